@@ -376,8 +376,8 @@ def test_counts_past_24_bits_are_summed_exactly(tmp_path: Path) -> None:
         matrix = builder.finish()
     assert matrix.count("a", "x") == (1 << 24) + 5000
     assert matrix.row_sums.tolist() == [(1 << 24) + 5000, (1 << 53) - 1 - (1 << 25)]
-    assert matrix.facts["total_units"] == (1 << 53) - 1 - (1 << 24) + 5000
-    assert matrix.total == matrix.facts["total_units"]
+    assert matrix.total_units == (1 << 53) - 1 - (1 << 24) + 5000
+    assert matrix.total == matrix.total_units
 
 
 def test_runs_are_read_shard_by_shard_while_they_are_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

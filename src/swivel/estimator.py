@@ -135,15 +135,17 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         recipe = self.recipe or ("fast" if counts.shape[0] == counts.shape[1] else "table")
         fitted = fit_sparse(counts, recipe=recipe, tune=bool(self.tune), options=options, **settings)
 
-        self.config_ = fitted.config
-        self.losses_ = fitted.losses
-        self.row_vectors_ = fitted.rows
-        self.column_vectors_ = fitted.columns
+        assert fitted.row_sums is not None and fitted.column_sums is not None
+
+        self.config_ = TrainConfig(**fitted.settings["train"])
+        self.losses_ = fitted.facts["losses"]
+        self.row_vectors_ = np.array(fitted.rows)
+        self.column_vectors_ = np.array(fitted.columns)
         self.row_sums_ = fitted.row_sums
         self.column_sums_ = fitted.column_sums
         self.total_ = float(self.column_sums_.sum())
         self.recipe_ = recipe
-        self.popularity_ = fitted.popularity
+        self.popularity_ = fitted.settings.get("ranking", {}).get("popularity")
         return self
 
     def transform(self, X: Any) -> NDArray[np.float32]:

@@ -16,7 +16,6 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix
 from swivel.counts import layout as matrix_layout
 from swivel.counts.layout import Layout, block_count_for, block_length, choose_layout
-from swivel.counts.transform import transform_counts
 from swivel.errors import CountsError, DamagedFolder, StorageError, UnfinishedFolder, UnknownToken
 from swivel.storage import seal, unseal
 
@@ -148,7 +147,7 @@ def test_stored_cells_are_all_cells_in_shard_order(tmp_path: Path, small_blocks:
     stored = matrix.stored
     assert (stored.blocks, stored.symmetric) == ((matrix.row_blocks, matrix.column_blocks), symmetric)
     assert len(stored.offsets) == matrix.row_blocks * matrix.column_blocks + 1
-    assert stored.offsets[-1] == len(stored.positions) == matrix.facts["stored_cells"]
+    assert stored.offsets[-1] == len(stored.positions) == matrix.stored_cell_count
 
     for i in range(matrix.row_blocks):
         for j in range(matrix.column_blocks):
@@ -200,7 +199,7 @@ def test_reblocked_to_its_own_blocks_is_itself(tmp_path: Path) -> None:
 
 def test_a_symmetric_matrix_stores_half_of_its_shards(tmp_path: Path, small_blocks: None) -> None:
     matrix = build(tmp_path / "m", make_dense(40, 40, symmetric=True), symmetric=True)
-    assert matrix.facts["stored_cells"] < 0.6 * matrix.cell_count
+    assert matrix.stored_cell_count < 0.6 * matrix.cell_count
 
 
 def test_count_finds_cells_from_both_sides(tmp_path: Path, small_blocks: None) -> None:
@@ -322,7 +321,7 @@ def test_transformed_matrix_has_the_logarithms_of_the_counts(
 ) -> None:
     dense = make_dense(9, 9, symmetric=symmetric, large=True)
     original = build(tmp_path / "m", dense, symmetric=symmetric, unit=1 << 30)
-    matrix = transform_counts(original, "log")
+    matrix = original.transformed("log")
     if blocks is not None:
         matrix = matrix.reblocked(*blocks, scratch=tmp_path)
         original = original.reblocked(*blocks, scratch=tmp_path)

@@ -17,7 +17,6 @@ from swivel.cli import cli
 from swivel.config import WARM_START, TrainConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, open_matrix
-from swivel.counts.transform import transform_counts
 from swivel.errors import ConfigError, FolderExists
 from swivel.pipeline import train_job
 from swivel.pipeline.add import add
@@ -161,7 +160,7 @@ def test_new_words_solve_their_least_squares_problem(
     recipe: str, transform: str, decay: float, power: float, tmp_path: Path
 ) -> None:
     matrix, vectors = make_sum(tmp_path / "sum", recipe)
-    matrix = transform_counts(matrix, transform)
+    matrix = matrix.transformed(transform)
     config = TrainConfig(dim=4, weight_decay=decay, decay_power=power)
     start = find_start(matrix, vectors, config)
     joined = add_new_words(matrix, start, config, threads=2)

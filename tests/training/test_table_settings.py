@@ -14,7 +14,6 @@ import scipy.sparse
 import swivel
 from message_recorder import MessageRecorder
 from swivel.config import TrainConfig, stage_config
-from swivel.counts.transform import transform_counts
 from swivel.errors import ConfigError
 from swivel.reports.run_summary import find_fit, read_objective, summarize_run
 from swivel.storage import read_manifest
@@ -231,7 +230,7 @@ def test_fit_of_a_table_is_that_of_the_logarithms() -> None:
     assert vectors.path is not None
     manifest = read_manifest(vectors.path)
     buckets = summarize_run(vectors, table).fit
-    assert buckets == find_fit(vectors, transform_counts(table, "log"), read_objective(manifest))
+    assert buckets == find_fit(vectors, table.transformed("log"), read_objective(manifest))
     assert buckets != find_fit(vectors, table, read_objective(manifest))
 
 

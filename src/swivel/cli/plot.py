@@ -20,10 +20,10 @@ from swivel.explorer.word_map import LAYOUTS, check_map_format, make_map
 from swivel.reports import plots, run_summary
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
-from swivel.storage import Manifest, read_manifest
 from swivel.storage.overlap import check_output_file, refuse_overlap
-from swivel.vectors import Vectors
+from swivel.vectors import Vectors, load
 from swivel.vectors.formats import find_vectors
+from swivel.vectors.trained_matrix import find_matrix
 
 run_argument = click.argument("vectors", metavar="RUN")
 output_file = output_option("picture to write: .png, .svg or .pdf", metavar="FILE")
@@ -69,7 +69,7 @@ def map_command(vectors: str, output: str, words: int, layout: str, options: Run
 @output_file
 def epochs(vectors: str, output: str, options: RunOptions) -> None:
     """Plot the mean loss per epoch of RUN, the folder of `swivel run` or `swivel train`."""
-    draw(output, [find_vectors(vectors)], lambda: plots.plot_epochs(run_summary.find_epochs(_manifest_of(vectors))))
+    draw(output, [find_vectors(vectors)], lambda: plots.plot_epochs(run_summary.find_epochs(_open_run(vectors))))
 
 
 @plot.command(cls=Command, short_help="Lengths of vectors against frequency.")
@@ -88,10 +88,9 @@ def fit(vectors: str, matrix: str | None, output: str, options: RunOptions) -> N
     """Plot the mean loss and the error of the observed cells of RUN against the frequency of their rows."""
 
     def make() -> Any:
-        manifest = _manifest_of(vectors)
-        counts = run_summary.trained_counts(_matrix_of(vectors, matrix, manifest), manifest)
-        objective = run_summary.read_objective(manifest)
-        return plots.plot_fit(run_summary.find_fit(open_vectors(vectors), counts, objective))
+        loaded = _open_run(vectors)
+        counts = run_summary.trained_counts(_matrix_of(loaded, matrix), loaded)
+        return plots.plot_fit(run_summary.find_fit(loaded, counts, run_summary.read_objective(loaded)))
 
     draw(output, [find_vectors(vectors), *([matrix] if matrix else [])], make)
 
@@ -164,21 +163,17 @@ def split_name(text: str) -> tuple[str, str]:
     return (place.parent.name or place.stem) if place.name == "vectors" else place.stem, text
 
 
-def _manifest_of(vectors: str) -> Manifest:
+def _open_run(vectors: str) -> Vectors:
     found = find_vectors(vectors)
     if not found.is_dir():
         raise StorageError(f"{vectors}: a file says nothing of its training; open the folder that training wrote")
-    return read_manifest(found)
+    return load(found)
 
 
-def _matrix_of(vectors: str, matrix: str | None, manifest: Manifest) -> Matrix:
+def _matrix_of(vectors: Vectors, matrix: str | None) -> Matrix:
     """Return the matrix that vectors were trained on: the given one, or the one beside the vectors."""
-    found = open_matrix(matrix or find_vectors(vectors).parent / "matrix")
-    recorded = manifest.inputs.get("matrix")
-    if recorded:
-        is_same = found.fingerprint == recorded
-    else:  # Vectors saved by `Vectors.save` have no record of their matrix, so their words are compared.
-        is_same = found.rows.tokens == open_vectors(vectors).vocabulary.tokens
-    if not is_same:
-        raise ConfigError(f"{found.path}: not the matrix that {vectors} was trained on; name that one with --matrix")
+    found = open_matrix(matrix) if matrix else find_matrix(vectors)
+    if found is None or found.fingerprint != vectors.facts.get("matrix"):
+        name = matrix or "the folder beside them"
+        raise ConfigError(f"{name}: not the matrix that {vectors.path} was trained on; name that one with --matrix")
     return found

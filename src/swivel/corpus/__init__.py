@@ -15,6 +15,7 @@ from swivel.config import CorpusConfig
 from swivel.corpus.digests import to_facts
 from swivel.corpus.sources import (
     Texts,
+    can_compare,
     digest_sources,
     files_of,
     find_texts,
@@ -39,8 +40,10 @@ __all__ = [
     "BREAK",
     "GAP",
     "Texts",
+    "can_compare",
     "digest_sources",
     "encode_corpus",
+    "files_of",
     "find_texts",
     "fingerprint_sources",
     "list_files",

@@ -80,7 +80,8 @@ class EncodeWorker:
         self.number = number
         self.types = TypeTable()
         self.tables: list[TypeFiles] = []  # tables that were full
-        self.ids = ArrayAppender(scratch / f"ids-{number}.npy", np.uint32)
+        self.path = scratch / f"ids-{number}.npy"
+        self.ids = ArrayAppender(self.path, np.uint32)
         self._scratch = scratch
         self._max_table_bytes = max_table_bytes
         self._out = np.empty(0, np.uint32)
@@ -203,7 +204,7 @@ def encode_streams(
             worker.save_types()
 
     release_freed_memory()
-    files = [WorkerFiles(worker.ids.path, worker.tables) for worker in workers]
+    files = [WorkerFiles(worker.path, worker.tables) for worker in workers]
     return EncodedCorpus(files, segments, memory_bytes)
 
 

@@ -25,9 +25,11 @@ from swivel.runtime.progress import SILENT, Progress
 from swivel.runtime.resources import count_cores
 from swivel.storage import fingerprint
 from swivel.storage.overlap import identify, is_own_file, is_own_folder
-from swivel.storage.result_folder import PIPE, STANDARD_INPUT, TEXT_IN_MEMORY
 
 STDIN = Path("-")
+# In place of the fingerprint of a source that can be read only once.
+TEXT_IN_MEMORY, STANDARD_INPUT, PIPE = "iterable", "standard input", "pipe"
+READ_ONCE = {TEXT_IN_MEMORY, STANDARD_INPUT, PIPE}
 PACKED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 COMPRESSION_RATIO = 4  # typical, for text
 _PATH = re.compile(
@@ -291,6 +293,11 @@ def fingerprint_sources(
 
     known = digest_sources(files) if digests is None else digests
     return {name: _fingerprint_file(file, config, known) for name, file in zip(_name_files(files), files, strict=True)}
+
+
+def can_compare(inputs: Mapping[str, str]) -> bool:
+    """Return whether a result of these inputs can be recognized: all of them have fingerprints."""
+    return not READ_ONCE & set(inputs.values())
 
 
 def digest_sources(

@@ -27,6 +27,7 @@ from swivel.config import CorpusConfig
 from swivel.corpus.sources import (
     FILE_TYPES,
     STDIN,
+    TEXT_IN_MEMORY,
     TextFile,
     Texts,
     check_items,
@@ -38,7 +39,6 @@ from swivel.corpus.sources import (
 )
 from swivel.errors import ConfigError, CorpusError, clear_errors, missing_extra
 from swivel.runtime.resources import format_bytes
-from swivel.storage.result_folder import TEXT_IN_MEMORY
 
 BLOCK_BYTES = 1 << 20
 PIECE_BYTES = 1 << 20  # small enough for the cache of a core

@@ -111,7 +111,7 @@ def add_matrices(matrices: Sequence[Matrix], path: Path, provenance: Mapping[str
         The units of the matrices are too different for an exact sum.
     """
     spec = _merge_specs(matrices)
-    cells = sum(len(matrix.stored.positions) for matrix in matrices)
+    cells = sum(matrix.stored_cell_count for matrix in matrices)
     copies = 2 if spec.symmetric else 1  # of each cell: it is added together with its mirror
     memory = options.fix_memory().memory_bytes
     disk, sorting = building_bytes(copies * cells, memory)
@@ -167,7 +167,7 @@ def _merge_specs(matrices: Sequence[Matrix]) -> MatrixSpec:
 def _find_common_unit(matrices: Sequence[Matrix]) -> int:
     """Return the unit in which all counts are whole numbers."""
     unit = math.lcm(*(matrix.unit for matrix in matrices))
-    if sum(int(matrix.facts["total_units"]) * (unit // matrix.unit) for matrix in matrices) >= _MAX_UNITS:
+    if sum(int(matrix.total_units) * (unit // matrix.unit) for matrix in matrices) >= _MAX_UNITS:
         units = ", ".join(f"1/{matrix.unit:,} ({matrix.path})" for matrix in matrices)
         raise CountsError(
             f"counts in units of {units} are too different for an exact sum; scale the counts and import them again"

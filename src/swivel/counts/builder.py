@@ -1,15 +1,14 @@
-"""`MatrixBuilder`, the only writer of matrices: it accepts counts in any order within a memory budget.
+"""`MatrixBuilder` makes matrices: it accepts counts in any order within a memory budget.
 
 Cells arrive as arrays of rows, columns and units (importers) or as sorted pieces (co-occurrence counting). Sorted runs
-are written to a scratch folder and merged at the end; a single run becomes the matrix without merging. The files are
-identical, byte for byte, for any memory budget, number of threads and order of the cells.
+are written to a scratch folder, or kept in memory, and merged at the end; a single run becomes the matrix without
+merging. The result is identical, byte for byte, for any memory budget, number of threads and order of the cells.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,13 +18,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts.layout import Ints, Layout, choose_layout
-from swivel.counts.matrix import Matrix, open_matrix
-from swivel.counts.shards import FILES, RunFiles, make_piece, merge_runs
+from swivel.counts.matrix import Matrix, MatrixContents
+from swivel.counts.matrix_folder import STAGE, adopt_cells, finish_folder, open_matrix_folder
+from swivel.counts.shards import CellArrays, RunFiles, make_piece, merge_runs
 from swivel.errors import CountsError, MemoryBudgetError
 from swivel.runtime.parallel import map_in_order
 from swivel.storage import FolderWriter, create_folder, scratch_folder
+from swivel.storage.manifest import to_json
 
-STAGE = "matrix"
 STORED_BYTES = 8  # per cell, on disk
 _SORTED_BYTES = 80  # memory per cell while a buffer is sorted: ids, units, keys, order and the sorted copies
 _MIN_CELLS = 1_024
@@ -111,22 +111,26 @@ def building_bytes(cells: int, memory_bytes: int) -> tuple[int, int]:
 
 
 class MatrixBuilder:
-    """Collects counts and writes the folder of a matrix. Use it as a context manager.
+    """Collects counts and makes a matrix, in the folder `path` or in memory if it is None. Use it as a context manager.
 
-    >>> import tempfile
     >>> spec = MatrixSpec(rows=Vocabulary(["a", "b"]), columns=Vocabulary(["x", "y", "z"]))
-    >>> with tempfile.TemporaryDirectory() as parent:
-    ...     with MatrixBuilder(Path(parent) / "matrix", spec, memory_bytes=1 << 20) as builder:
-    ...         builder.add([0, 1, 0], [2, 0, 2], [5, 1, 2])
-    ...         matrix = builder.finish()
-    ...     matrix.count("a", "z"), matrix.cell_count
+    >>> with MatrixBuilder(None, spec, memory_bytes=1 << 20) as builder:
+    ...     builder.add([0, 1, 0], [2, 0, 2], [5, 1, 2])
+    ...     matrix = builder.finish()
+    >>> matrix.count("a", "z"), matrix.cell_count
     (7.0, 2)
     """
 
     def __init__(
-        self, path: str | Path, spec: MatrixSpec, *, memory_bytes: int, threads: int = 1, overwrite: bool = False
+        self,
+        path: str | Path | None,
+        spec: MatrixSpec,
+        *,
+        memory_bytes: int,
+        threads: int = 1,
+        overwrite: bool = False,
     ) -> None:
-        self.path = Path(path)
+        self.path = None if path is None else Path(path)
         self.spec = spec
         self.layout = spec.layout()
         self.threads = threads
@@ -147,8 +151,9 @@ class MatrixBuilder:
             )
 
         with contextlib.ExitStack() as stack:
-            folder = create_folder(self.path, STAGE, overwrite=self.overwrite)
-            self._folder: FolderWriter = stack.enter_context(folder)
+            self._folder: FolderWriter | None = None
+            if self.path is not None:
+                self._folder = stack.enter_context(create_folder(self.path, STAGE, overwrite=self.overwrite))
             self._runs = self._create_runs(stack)
             self._stack = stack.pop_all()
 
@@ -158,8 +163,9 @@ class MatrixBuilder:
         self._stack.__exit__(*error)
 
     def _create_runs(self, stack: contextlib.ExitStack) -> RunFiles:
-        """Return files in a new scratch folder, which is removed with the stack."""
-        runs = RunFiles(stack.enter_context(scratch_folder(self.path)), self.layout, threads=self.threads)
+        """Return files in a new scratch folder, which is removed with the stack, or arrays in memory."""
+        folder = None if self.path is None else stack.enter_context(scratch_folder(self.path))
+        runs = RunFiles(folder, self.layout, threads=self.threads)
         stack.callback(runs.close)
         return runs
 
@@ -232,7 +238,7 @@ class MatrixBuilder:
     def finish(
         self, *, config: Any = None, inputs: Mapping[str, str] | None = None, facts: Mapping[str, Any] | None = None
     ) -> Matrix:
-        """Merge the runs, write the folder and return the open matrix.
+        """Merge the runs and return the matrix, opened from its folder if it has one.
 
         Parameters
         ----------
@@ -257,32 +263,30 @@ class MatrixBuilder:
             merge_runs(self._runs.open(), final, memory_bytes=self.memory_bytes, threads=self.threads)
             final.close()
 
+        if self._folder is None or final.folder is None:
+            return Matrix(self._describe(final.open(), config))
+
         self._folder.write_lines("rows.txt", self.spec.rows.to_lines())  # also removes a previous result
-        with ThreadPoolExecutor(self.threads) as pool:  # checksums take about one second per GB
-            adopted = [pool.submit(self._folder.adopt, name, final.folder / name) for name in FILES]
-            if self.spec.columns is not None:
-                self._folder.write_lines("columns.txt", self.spec.columns.to_lines())
-            for future in adopted:
-                future.result()
+        arrays = adopt_cells(self._folder, final.folder, self.threads)
+        finish_folder(self._folder, self._describe(arrays, config), inputs=inputs, facts=facts)
 
-        self._folder.write_array("row_sums.npy", self._runs.row_sums)
-        self._folder.write_array("column_sums.npy", self._runs.column_sums)
-        all_facts = {
-            **(facts or {}),
-            "shape": [self.layout.rows, self.layout.columns],
-            "row_blocks": self.layout.row_blocks,
-            "column_blocks": self.layout.column_blocks,
-            "symmetric": self.layout.symmetric,
-            "stored_cells": final.cells,
-            "unit": self.spec.unit,
-            "total_units": int(self._runs.row_sums.sum()),
-            "column_parts": list(self.spec.column_parts),
-        }
-        self._folder.finish(config=config or {}, inputs=inputs or {}, facts=all_facts)
+        matrix_folder = open_matrix_folder(self._folder.path)
+        matrix_folder.keep_labels(self.spec.rows, self.spec.columns)
+        return Matrix(matrix_folder)
 
-        matrix = open_matrix(self.path)
-        matrix.keep_labels(self.spec.rows, self.spec.columns)
-        return matrix
+    def _describe(self, arrays: CellArrays, config: Any) -> MatrixContents:
+        """Return everything that the finished matrix consists of."""
+        return MatrixContents(
+            layout=self.layout,
+            arrays=arrays,
+            rows=self.spec.rows,
+            columns=self.spec.columns,
+            row_sums=self._runs.row_sums,
+            column_sums=self._runs.column_sums,
+            unit=self.spec.unit,
+            column_parts=self.spec.column_parts,
+            config=to_json(config or {}),
+        )
 
 
 def _as_integers(values: NDArray[Any]) -> Ints:

@@ -1,40 +1,29 @@
-"""A finished matrix of counts, read-only and memory-mapped, one block at a time.
-
-Files of the folder (stage "matrix"):
-
-- `rows.txt` and `columns.txt`: token TAB count; without `columns.txt` the columns have the row vocabulary.
-- `row_sums.npy` and `column_sums.npy`: int64 units.
-- `offsets.npy`: int64, row_blocks x column_blocks + 1, the start of each shard in `positions` and `counts`; the shards
-  of a symmetric matrix below the diagonal are empty.
-- `positions.npy`: uint32, local row << 16 | local column, ascending in a shard.
-- `counts.npy`: uint32 units, at most 2^32 - 1.
-- `large_cells.npy` and `large_counts.npy`: int64, indexes of the cells that hold 2^32 - 1, and their exact units.
-"""
+"""A finished matrix of counts: cells in blocks, marginal sums and labels."""
 
 from __future__ import annotations
 
-import contextlib
-import threading
+import copy
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts.layout import Ints, Layout, UnitCells, block_length
-from swivel.counts.shards import FILES, CellArrays
-from swivel.errors import ConfigError, DamagedFolder, StorageError, VocabularyError
+from swivel.counts.shards import CellArrays
+from swivel.errors import ConfigError
 from swivel.runtime.notebook import draw_html
-from swivel.storage import REMEDY, Folder, open_folder
 
 if TYPE_CHECKING:
     import scipy.sparse
 
-LARGE = ("positions.npy", "counts.npy")  # memory-mapped, and not read when the matrix is opened
+    from swivel.counts.matrix_folder import MatrixFolder
+
+_CELLS_PER_SUM = 1 << 20  # cells whose logarithms are added at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,38 +106,117 @@ class MatrixCells:
                 yield columns[once], rows[once], units[once]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatrixContents:
+    """Everything that a matrix consists of, in memory; `MatrixFolder` is the same in the files of a folder."""
+
+    layout: Layout
+    arrays: CellArrays
+    rows: Vocabulary
+    columns: Vocabulary | None  # None: the vocabulary of the rows
+    row_sums: Ints  # in units
+    column_sums: Ints
+    unit: int = 1
+    column_parts: tuple[str, ...] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
+    path: ClassVar[Path | None] = None
+
+    @property
+    def unverified(self) -> CellArrays:
+        """The cells."""
+        return self.arrays
+
+    @property
+    def total_units(self) -> int:
+        """Sum of all counts, in units."""
+        return int(self.row_sums.sum())
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether columns have a vocabulary of their own."""
+        return self.columns is not None
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the files that `MatrixFolder` would have."""
+        from swivel.counts.matrix_folder import fingerprint_contents
+
+        return fingerprint_contents(self)
+
+    def verify(self) -> None:
+        """Do nothing, because there are no files that could be damaged."""
+
+    verify_ahead = trust = verify
+
+
 class Matrix:
-    """Counts of m row features with n column features. Reading is thread-safe.
+    """Counts of m row features with n column features: a value that can be pickled, and read by several threads.
+
+    `counts.open_matrix` opens a stored one, whose cells are memory-mapped; `save` stores it.
 
     Attributes
     ----------
-    path
-        Folder of the matrix.
-    unit
-        Counts are stored as integers in units of 1 / unit.
     layout
         Blocks of the matrix.
+    unit
+        Counts are stored as integers in units of 1 / unit.
     column_parts
         Names of the columns of a word, such as ("left", "right"); () if columns are not derived from the rows.
+    config
+        The settings of each stage that produced the matrix.
+    path
+        The folder that the matrix was opened from; None in memory.
+    is_log
+        Whether counts and sums are read as those of log(1 + x); `units` and the fingerprint are those of x.
     """
 
-    def __init__(self, folder: Folder, layout: Layout, arrays: CellArrays) -> None:
-        facts = folder.manifest.facts
-        self.path: Path = folder.path
-        self.layout = layout
-        self.unit: int = facts["unit"]
-        self.column_parts: tuple[str, ...] = tuple(facts["column_parts"])
-        self.facts = facts
-        self._folder = folder
-        self._mapped = arrays
-        self._verifying: threading.Thread | None = None
+    def __init__(
+        self,
+        contents: MatrixContents | MatrixFolder,
+        *,
+        layout: Layout | None = None,
+        arrays: CellArrays | None = None,
+        is_log: bool = False,
+    ) -> None:
+        self._contents = contents
+        self._moved_arrays = arrays  # in other blocks than those of the contents
+        self.layout = layout or contents.layout
+        self.unit = contents.unit
+        self.column_parts = contents.column_parts
+        self.config = contents.config
+        self.path = contents.path
+        self.is_log = is_log
 
-    @cached_property
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle all arrays, because a folder may be gone when they are needed."""
+        contents = self._contents
+        in_memory = MatrixContents(
+            layout=self.layout,
+            arrays=CellArrays(*map(np.array, self._arrays)),
+            rows=contents.rows,
+            columns=contents.columns,
+            row_sums=np.array(contents.row_sums),
+            column_sums=np.array(contents.column_sums),
+            unit=self.unit,
+            column_parts=self.column_parts,
+            config=self.config,
+        )
+        return _restore, (in_memory, self.is_log)
+
+    def to_memory(self) -> Matrix:
+        """Return the matrix with all arrays in memory, independent of any folder."""
+        return copy.deepcopy(self) if self.path is not None else self
+
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
+        """Store the counts in a folder, which `counts.open_matrix` opens."""
+        from swivel.counts.matrix_folder import save_matrix
+
+        save_matrix(self._contents, Path(folder), overwrite=overwrite)
+
+    @property
     def _arrays(self) -> CellArrays:
-        """The cells; their checksums are verified at the first access."""
-        self._wait_for_checksums()
-        self._folder.check(*LARGE)
-        return self._mapped
+        """The cells; those of a folder are verified at the first access."""
+        return self._contents.arrays if self._moved_arrays is None else self._moved_arrays
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -173,95 +241,98 @@ class Matrix:
     @cached_property
     def cell_count(self) -> int:
         """Number of observed cells; in a symmetric matrix x_ij and x_ji are two cells."""
-        stored = len(self._mapped.counts)
+        offsets = (self._moved_arrays or self._contents.unverified).offsets[0]
+        stored = int(offsets[-1])
         if not self.is_symmetric:
             return stored
         diagonal = np.arange(self.row_blocks) * (self.column_blocks + 1)
-        offsets = self._mapped.offsets[0]
         return 2 * stored - int((offsets[diagonal + 1] - offsets[diagonal]).sum())
+
+    @property
+    def stored_cell_count(self) -> int:
+        """Number of cells that are stored: those of a symmetric matrix once."""
+        return len((self._moved_arrays or self._contents.unverified).counts)
 
     @cached_property
     def total(self) -> float:
         """Sum of all counts of the matrix."""
-        return float(self.facts["total_units"] / self.unit)
+        return float(self.row_sums.sum()) if self.is_log else self.total_units / self.unit
 
-    @cached_property
+    @property
+    def total_units(self) -> int:
+        """Exact sum of all counts, in units."""
+        return self._contents.total_units
+
+    @property
     def row_sums_units(self) -> Ints:
         """Exact row sums, int64, in units."""
-        return _read_numbers(self._folder, "row_sums.npy", np.int64)
+        return self._contents.row_sums
 
-    @cached_property
+    @property
     def column_sums_units(self) -> Ints:
         """Exact column sums, int64, in units."""
-        return _read_numbers(self._folder, "column_sums.npy", np.int64)
+        return self._contents.column_sums
 
     @cached_property
     def row_sums(self) -> NDArray[np.float64]:
         """Row sums x_i*, float64."""
-        return self.row_sums_units / self.unit
+        return self._log_sums[0] if self.is_log else self.row_sums_units / self.unit
 
     @cached_property
     def column_sums(self) -> NDArray[np.float64]:
         """Column sums x_*j, float64."""
-        return self.column_sums_units / self.unit
+        return self._log_sums[1] if self.is_log else self.column_sums_units / self.unit
 
     @cached_property
+    def _log_sums(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Sums of log(1 + x) of the rows and of the columns, for which all cells are read."""
+        stored = self.stored
+        row_sums, column_sums = (np.zeros(size) for size in self.shape)
+        for rows, columns, units in stored.walk(_CELLS_PER_SUM):
+            counts = stored.to_counts(units)
+            row_sums += np.bincount(rows, counts, len(row_sums))
+            column_sums += np.bincount(columns, counts, len(column_sums))
+        return row_sums, column_sums
+
+    @property
     def rows(self) -> Vocabulary:
         """Vocabulary of the rows."""
-        return _read_vocabulary(self._folder, "rows.txt")
+        return self._contents.rows
 
-    @cached_property
+    @property
     def columns(self) -> Vocabulary:
         """Vocabulary of the columns; the same object as `rows` if they share it."""
-        if "columns.txt" not in self._folder.manifest.parts:
-            return self.rows
-        return _read_vocabulary(self._folder, "columns.txt")
-
-    def keep_labels(self, rows: Vocabulary, columns: Vocabulary | None) -> None:
-        """Use these vocabularies, which were just written, instead of reading them; columns: None for those of rows."""
-        self.rows = rows
-        self.columns = rows if columns is None else columns
+        return self._contents.columns or self._contents.rows
 
     @cached_property
     def fingerprint(self) -> str:
         """Digest of the content: equal for equal matrices, independent of their source and folder."""
-        return self._folder.manifest.fingerprint
-
-    @property
-    def config(self) -> Any:
-        """Configuration from the manifest: the settings of each stage that produced the matrix."""
-        return self._folder.manifest.config
+        return self._contents.fingerprint
 
     @property
     def columns_per_row(self) -> int:
         """Number of columns per row feature: 1 if columns are the rows, 0 if they are unrelated."""
         if self.column_parts:
             return len(self.column_parts)
-        return int("columns.txt" not in self._folder.manifest.parts)
+        return int(not self._contents.has_columns)
+
+    def transformed(self, transform: str) -> Matrix:
+        """Return the matrix as training reads it with the setting `transform`: log(1 + x) in place of x for "log"."""
+        if transform != "log":
+            return self
+        return Matrix(self._contents, layout=self.layout, arrays=self._moved_arrays, is_log=True)
 
     def verify(self) -> None:
         """Raise DamagedFolder for the first file whose checksum differs from the manifest."""
-        self._wait_for_checksums()
-        self._folder.verify()
+        self._contents.verify()
 
     def verify_ahead(self) -> None:
         """Start to verify the cells in the background; the first access to them waits for it and raises its errors."""
-        self._verifying = threading.Thread(target=self._verify_quietly, daemon=True)
-        self._verifying.start()
-
-    def _verify_quietly(self) -> None:
-        with contextlib.suppress(Exception):  # The next check raises it.
-            self._folder.check(*LARGE)
-
-    def _wait_for_checksums(self) -> None:
-        verifying = self._verifying
-        if verifying is not None:
-            verifying.join()
-            self._verifying = None
+        self._contents.verify_ahead()
 
     def trust(self) -> None:
-        """Skip the checksums of this folder, because this process wrote it or another process has verified it."""
-        self._folder.trust()
+        """Skip the checksums of the files, because this process wrote them or another process has verified them."""
+        self._contents.trust()
 
     def block_rows(self, block: int) -> int:
         """Return the number of rows in a row block."""
@@ -286,7 +357,7 @@ class Matrix:
     @property
     def stored(self) -> MatrixCells:
         """All stored cells; see `MatrixCells`."""
-        return MatrixCells(self.layout, self._arrays, self.unit)
+        return MatrixCells(self.layout, self._arrays, self.unit, self.is_log)
 
     def units(self, row_block: int, column_block: int) -> tuple[NDArray[np.uint32], Ints]:
         """Return positions and exact units of a block, possibly mirrored (see `BlockCells.mirrored`)."""
@@ -306,18 +377,21 @@ class Matrix:
         if cell == last or self._arrays.positions[cell] != position:
             return 0.0
 
-        return float(self._arrays.units(cell, cell + 1)[0] / self.unit)
+        return float(self.stored.to_counts(self._arrays.units(cell, cell + 1))[0])
 
     def to_scipy(self) -> scipy.sparse.csr_matrix:
         """Return the whole matrix in memory, float64, with x_ij and x_ji of a symmetric matrix."""
         import scipy.sparse
 
-        pieces = zip(*self.stored.walk(len(self._arrays.counts)), strict=True)
+        stored = self.stored
+        pieces = zip(*stored.walk(len(self._arrays.counts)), strict=True)
         rows, columns, units = (np.concatenate(arrays) for arrays in pieces)
-        return scipy.sparse.csr_matrix((units / self.unit, (rows, columns)), shape=self.shape)
+        return scipy.sparse.csr_matrix((stored.to_counts(units), (rows, columns)), shape=self.shape)
 
-    def reblocked(self, row_blocks: int, column_blocks: int, *, scratch: Path, threads: int = 1) -> Matrix:
-        """Return the same matrix in other blocks, with its cells in files in `scratch`, which must outlive it.
+    def reblocked(
+        self, row_blocks: int, column_blocks: int, *, scratch: Path | None = None, threads: int = 1
+    ) -> Matrix:
+        """Return the same matrix in other blocks, with its cells in memory, or in files in `scratch`.
 
         A symmetric matrix stays symmetric if the two numbers are equal; otherwise all its cells are written.
         """
@@ -328,46 +402,26 @@ class Matrix:
 
         symmetric = self.is_symmetric and row_blocks == column_blocks
         layout = Layout(*self.shape, row_blocks, column_blocks, symmetric)
+        arrays = reblock(self._arrays, self.layout, layout, scratch, threads=threads)
 
-        return Matrix(self._folder, layout, reblock(self._arrays, self.layout, layout, scratch, threads=threads))
+        blocked = Matrix(self._contents, layout=layout, arrays=arrays, is_log=self.is_log)
+        if self.is_log:
+            blocked._log_sums = self._log_sums
+        return blocked
 
     def __repr__(self) -> str:
-        return f"<Matrix of {self.shape[0]:,} x {self.shape[1]:,}, {self.cell_count:,} cells: {self.path}>"
+        place = "" if self.path is None else f": {self.path}"
+        return f"<Matrix of {self.shape[0]:,} x {self.shape[1]:,}, {self.cell_count:,} cells{place}>"
 
     def _repr_html_(self) -> str:
         return draw_html(repr(self)[1:-1], ("row", "sum"), zip(self.rows, self.row_sums.round(2).tolist(), strict=True))
 
 
-def open_matrix(path: str | Path) -> Matrix:
-    """Return the matrix in a folder; its cells are not read yet.
-
-    >>> open_matrix("nowhere")
-    Traceback (most recent call last):
-    swivel.errors.StorageError: nowhere: no such folder
-    """
-    if Path(path).is_file():
-        raise StorageError(
-            f"{path}: a file, not a matrix; for text use swivel run, for a table of counts swivel import"
-        )
-    folder = open_folder(path, "matrix")
-    try:
-        layout = _read_layout(folder.manifest.facts)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DamagedFolder(f"{folder.path}: the manifest does not describe a matrix ({error}); {REMEDY}") from error
-
-    # Plain views of the mapped files, because slicing a numpy.memmap is several times slower.
-    offsets, *others = (np.asarray(_read_numbers(folder, name, kind)) for name, kind in FILES.items())
-    arrays = CellArrays(offsets.reshape(1, -1), *others)
-    if not _fit_together(layout, arrays):
-        folder.verify()  # raises an error that names the damaged file, if a checksum differs
-        raise DamagedFolder(f"{folder.path / 'offsets.npy'}: does not match the other files; {REMEDY}")
-
-    return Matrix(folder, layout, arrays)
-
-
 def as_matrix(matrix: Any) -> Matrix:
     """Return a matrix, or the matrix in a folder; raise ConfigError for anything else."""
     if isinstance(matrix, (str, Path)):
+        from swivel.counts.matrix_folder import open_matrix
+
         return open_matrix(matrix)
     if not isinstance(matrix, Matrix):
         raise ConfigError(
@@ -377,42 +431,6 @@ def as_matrix(matrix: Any) -> Matrix:
     return matrix
 
 
-def _read_layout(facts: Mapping[str, Any]) -> Layout:
-    rows, columns = facts["shape"]
-    numbers = rows, columns, facts["row_blocks"], facts["column_blocks"], facts["unit"], facts["total_units"]
-    if not all(type(number) is int and number > 0 for number in numbers):
-        raise ValueError(f"sizes must be positive integers, got {numbers}")
-    if not all(isinstance(name, str) for name in facts["column_parts"]) or type(facts["symmetric"]) is not bool:
-        raise ValueError("column_parts must be strings and symmetric a boolean")
-    return Layout(*numbers[:4], facts["symmetric"])
-
-
-def _read_vocabulary(folder: Folder, name: str) -> Vocabulary:
-    try:
-        return Vocabulary.from_lines(folder.lines(name))
-    except VocabularyError as error:
-        raise DamagedFolder(f"{folder.path / name}: {error}; {REMEDY}") from error
-
-
-def _read_numbers(folder: Folder, name: str, kind: type[np.generic]) -> NDArray[Any]:
-    array = folder.mapped(name) if name in LARGE else folder.array(name)
-    if array.ndim != 1 or array.dtype != kind:
-        problem = f"expected one dimension of {np.dtype(kind)}, got {array.ndim} of {array.dtype}"
-        raise DamagedFolder(f"{folder.path / name}: {problem}; {REMEDY}")
-    return array
-
-
-def _fit_together(layout: Layout, arrays: CellArrays) -> bool:
-    """Return whether every shard is a range of the cells. The checksums cover the content of the cells."""
-    offsets = arrays.offsets[0]
-    cells = len(arrays.counts)
-    large = arrays.large_cells
-
-    return bool(
-        len(offsets) == layout.shards + 1
-        and offsets[0] == 0
-        and offsets[-1] == cells == len(arrays.positions)
-        and (offsets[1:] >= offsets[:-1]).all()
-        and len(large) == len(arrays.large_counts)
-        and (not len(large) or (large.min() >= 0 and large.max() < cells))
-    )
+def _restore(contents: MatrixContents, is_log: bool) -> Matrix:
+    """Return a matrix that was pickled or copied."""
+    return Matrix(contents, is_log=is_log)

@@ -1,7 +1,8 @@
-"""Copy the cells of a matrix into other blocks, with threads that write scratch files only."""
+"""Copy the cells of a matrix into other blocks, with several threads, in memory or in scratch files."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,8 +16,8 @@ from swivel.counts.shards import SATURATED, CellArrays
 from swivel.storage import create_array, scratch_folder
 
 
-def reblock(arrays: CellArrays, old: Layout, new: Layout, scratch: Path, *, threads: int = 1) -> CellArrays:
-    """Return the cells in the new layout, in memory-mapped files in `scratch`."""
+def reblock(arrays: CellArrays, old: Layout, new: Layout, scratch: Path | None, *, threads: int = 1) -> CellArrays:
+    """Return the cells in the new layout, in memory-mapped files in `scratch`, or in memory if it is None."""
     from swivel.counts import kernels
 
     before, after = (kernels.LayoutShape(each.row_blocks, each.column_blocks, each.symmetric) for each in (old, new))
@@ -44,11 +45,11 @@ def reblock(arrays: CellArrays, old: Layout, new: Layout, scratch: Path, *, thre
     name = f"{new.row_blocks}x{new.column_blocks}"
     size = (int(offsets[-1]),)
 
-    with scratch_folder(scratch) as folder:
-        packed = create_array(folder / "packed.npy", np.uint64, size)  # position << 32 | count
+    with contextlib.nullcontext() if scratch is None else scratch_folder(scratch) as folder:
+        packed = _create(folder, "packed", np.uint64, size)  # position << 32 | count
         move_cells(nexts, packed)
-        positions = create_array(scratch / f"positions-{name}.npy", np.uint32, size)
-        counts = create_array(scratch / f"counts-{name}.npy", np.uint32, size)
+        positions = _create(scratch, f"positions-{name}", np.uint32, size)
+        counts = _create(scratch, f"counts-{name}", np.uint32, size)
 
         def sort(shards: Ints) -> None:
             for shard in range(*shards):
@@ -63,6 +64,10 @@ def reblock(arrays: CellArrays, old: Layout, new: Layout, scratch: Path, *, thre
     moved = CellArrays(offsets.reshape(1, -1), positions, counts, large_cells, np.empty(0, np.int64))
 
     return moved._replace(large_counts=_find_large_counts(arrays, old, moved, new))
+
+
+def _create(folder: Path | None, name: str, dtype: type[np.generic], shape: tuple[int, ...]) -> NDArray[Any]:
+    return np.empty(shape, dtype) if folder is None else create_array(folder / f"{name}.npy", dtype, shape)
 
 
 def _run(function: Callable[[Any], None], items: Iterable[Any], threads: int) -> None:

@@ -1,4 +1,4 @@
-"""Sorted pieces of consecutive shards, the files to which they are appended, and the merging of runs.
+"""Sorted pieces of consecutive shards, the files or arrays to which they are appended, and the merging of runs.
 
 A run holds all shards once, in order, in the layout of the finished matrix; so a single run needs no merging. Nothing
 here sorts.
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from swivel.counts.layout import Ints, Layout
 from swivel.runtime.parallel import map_in_order
-from swivel.storage import ArrayAppender, open_array
+from swivel.storage import ArrayAppender
 from swivel.storage.npy import read_ahead
 
 SATURATED = (1 << 32) - 1  # counts from here on are in large_counts
@@ -69,12 +69,13 @@ class CellArrays(NamedTuple):
 
 
 class RunFiles:
-    """Five growing files of consecutive runs, with the row and column sums of all their cells.
+    """Five growing arrays of consecutive runs, with the row and column sums of all their cells.
 
-    A run has all shards of the layout, or those in the range `shards`.
+    The arrays are files in `folder`, or in memory without one. A run has all shards of the layout, or those in the
+    range `shards`.
     """
 
-    def __init__(self, folder: Path, layout: Layout, shards: range | None = None, *, threads: int = 1) -> None:
+    def __init__(self, folder: Path | None, layout: Layout, shards: range | None = None, *, threads: int = 1) -> None:
         self.folder = folder
         self.layout = layout
         self.threads = threads  # for the sums of large pieces
@@ -82,7 +83,9 @@ class RunFiles:
         self.runs = 0
         self.row_sums = np.zeros(layout.rows, np.int64)
         self.column_sums = self.row_sums if layout.symmetric else np.zeros(layout.columns, np.int64)
-        self._files = {name: ArrayAppender(folder / name, dtype) for name, dtype in FILES.items()}
+        self._files = {
+            name: ArrayAppender(None if folder is None else folder / name, dtype) for name, dtype in FILES.items()
+        }
         self._next_shard = self.shards.start
 
     @property
@@ -162,8 +165,8 @@ class RunFiles:
             file.close()
 
     def open(self) -> CellArrays:
-        """Return the content of the closed files, memory-mapped."""
-        offsets, *others = (open_array(self.folder / name) for name in FILES)
+        """Return the content of the closed files, memory-mapped, or the arrays in memory."""
+        offsets, *others = (file.open() for file in self._files.values())
         return CellArrays(offsets.reshape(self.runs, -1), *others)
 
 

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from swivel.config import VectorsConfig
 from swivel.counts import Matrix, open_matrix
-from swivel.errors import ConfigError, StorageError
+from swivel.errors import ConfigError
 from swivel.explorer.spelling import Speller
-from swivel.storage import MANIFEST, read_manifest
 from swivel.vectors import Vectors, VectorTable, combine_vectors
 from swivel.vectors.formats import find_vectors, open_vectors
 from swivel.vectors.layout import weigh_labels
+from swivel.vectors.trained_matrix import find_matrix
 
 _EXAMPLE_RANKS = (100, 200, 300, 500, 800, 1_200, 1_800, 2_700)  # The most telling word between two of them is shown.
 _EXPRESSIONS = ("king - man + woman", "paris - france + italy", "larger - large + small", "music + film")
@@ -173,7 +173,7 @@ def open_set(path: str | Path, matrix: str | Path | None = None) -> VectorSet:
     """
     vectors = open_vectors(path)
     vectors_path = find_vectors(path)
-    counts = _find_matrix(vectors_path) if matrix is None else open_matrix(matrix)
+    counts = find_matrix(vectors) if matrix is None else open_matrix(matrix)
     return VectorSet(_name_set(vectors_path), vectors, counts)
 
 
@@ -181,16 +181,3 @@ def _name_set(path: Path) -> str:
     """Return the name of the folder or file of vectors; for the vectors of a run, the name of the run."""
     path = path.resolve()
     return path.parent.name if path.name == "vectors" else path.name
-
-
-def _find_matrix(path: Path) -> Matrix | None:
-    """Return the matrix beside a folder of vectors if the vectors were trained on it, else None."""
-    try:
-        trained_on = read_manifest(path).inputs.get("matrix") if (path / MANIFEST).exists() else None
-        folder = path.parent / "matrix"
-        if trained_on is None or not (folder / MANIFEST).exists():
-            return None
-        matrix = open_matrix(folder)
-    except StorageError:
-        return None  # The matrix is optional: without it the page shows no counts.
-    return matrix if matrix.fingerprint == trained_on else None

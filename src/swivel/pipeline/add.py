@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 from swivel.errors import ConfigError
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
-from swivel.storage import hold_folder
-from swivel.storage.result_folder import folder_or_temporary, is_done
+from swivel.storage.output_folder import output_folder
 
 if TYPE_CHECKING:
     from swivel.counts import Matrix
 
 
 def add(*matrices: Matrix | str | Path, out: str | Path | None = None, options: RunOptions | None = None) -> Matrix:
-    """Return the sum of matrices, cell by cell of equal labels, written to `out` or to a temporary folder.
+    """Return the sum of matrices, cell by cell of equal labels, in memory or opened from the folder `out`.
 
     Vocabularies may differ: the sum has the labels of all matrices, by decreasing count. Matrices counted from parts
     of a text with the same words add up to the matrix that is counted from the whole text, bit for bit.
@@ -50,12 +49,13 @@ def add(*matrices: Matrix | str | Path, out: str | Path | None = None, options: 
     inputs = {f"matrix {number}": matrix.fingerprint for number, matrix in enumerate(opened, 1)}
     provenance = {"config": shared_config(opened), "inputs": inputs}
 
-    with folder_or_temporary(out, [matrix.path for matrix in opened]) as folder:
-        if is_done(folder.path, "matrix", provenance, options):
-            return open_matrix(folder.path)
+    with output_folder(out, [matrix.path for matrix in opened], options) as output:
+        if output.path is not None and output.has_result("matrix", provenance):
+            return open_matrix(output.path)
 
-        with hold_folder(folder.path):
+        with output.working() as path:
             check_libraries("adding")
             for matrix in opened:
                 matrix.verify()
-            return folder.keep(add_matrices(opened, folder.path, provenance, options))
+            total = add_matrices(opened, path, provenance, options)
+            return total if output.path is not None else total.to_memory()

@@ -17,8 +17,8 @@ from swivel.runtime.numbers import plural
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Progress
 from swivel.runtime.resources import find_rank, format_bytes, may_use_cuda, parse_bytes
-from swivel.storage import fingerprint, hold_folder, open_array, scratch_folder
-from swivel.storage.result_folder import TEXT_IN_MEMORY, folder_or_temporary, is_done, refuse_locked
+from swivel.storage import fingerprint, open_array, scratch_folder
+from swivel.storage.output_folder import output_folder
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -73,7 +73,7 @@ def count(
     options: RunOptions | None = None,
     **settings: Unpack[CountSettings],
 ) -> Matrix:
-    """Count co-occurrences in text and return the matrix, written to the folder `out` or to a temporary one.
+    """Count co-occurrences in text and return the matrix, in memory or opened from the folder `out`.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def count(
     >>> matrix.count("a", "b")
     3.0
     """
-    from swivel.corpus import digest_sources, find_texts, fingerprint_sources, local_files, to_facts
+    from swivel.corpus import can_compare, digest_sources, find_texts, fingerprint_sources, local_files, to_facts
     from swivel.counts import open_matrix
 
     options = make_options(options, threads=threads, memory=memory, progress=progress)
@@ -123,23 +123,25 @@ def count(
     texts = find_texts(texts, out)
 
     read = [*local_files(texts), file_of(vocabulary), counting.corpus.phrase_file]
-    with folder_or_temporary(out, read) as folder:
-        refuse_locked(folder.path)
-        digests = digest_sources(texts, known=folder.path, threads=options.thread_count, progress=options.progress)
-        inputs = fingerprint_sources(texts, counting.corpus.without_path(), digests)
-        if listed is not None:
-            inputs["vocabulary"] = fingerprint(list(listed))
-        if phrases is not None:
-            inputs["phrases"] = fingerprint(list(phrases))
-        if is_done(folder.path, "matrix", {"config": counting.to_dict(), "inputs": inputs}, options):
-            return open_matrix(folder.path)
-
-        with hold_folder(folder.path):
-            check_libraries("counting")
+    with output_folder(out, read, options) as output:
+        record: dict[str, dict[str, Any]] = {}  # of the manifest
+        if output.path is not None:
+            digests = digest_sources(texts, known=output.path, threads=options.thread_count, progress=options.progress)
+            inputs = fingerprint_sources(texts, counting.corpus.without_path(), digests)
+            if listed is not None:
+                inputs["vocabulary"] = fingerprint(list(listed))
+            if phrases is not None:
+                inputs["phrases"] = fingerprint(list(phrases))
+            provenance = {"config": counting.to_dict(), "inputs": inputs}
+            if output.has_result("matrix", provenance, is_comparable=can_compare(inputs)):
+                return open_matrix(output.path)
             record = {"inputs": inputs, "facts": to_facts(digests)}
-            matrix = _count(texts, folder.path, counting, listed, phrases, record, options)
+
+        with output.working() as path:
+            check_libraries("counting")
+            matrix = _count(texts, path, counting, listed, phrases, record, options)
             matrix.trust()  # This process has just written it.
-            return folder.keep(matrix)
+            return matrix if output.path is not None else matrix.to_memory()
 
 
 def file_of(vocabulary: object) -> Path | None:
@@ -185,10 +187,12 @@ def _count(
         job = ClusterCount(texts, path, counting.to_dict(), counting.count, listed=listed, phrases=phrases, **record)
         return count_on_ray(job, options)
 
+    from swivel.corpus import files_of
+
     check = check_device(counting.count)
     options = options.fix_memory()
     with scratch_folder(path) as scratch:
-        if TEXT_IN_MEMORY not in record["inputs"]:
+        if files_of(texts) is not None:
             _forecast_reading(texts, path, options.progress)
         text = read_beside_device(number_text, texts, counting, listed, phrases, scratch, options=options, check=check)
         return count_numbered(text, counting, path, record, options)

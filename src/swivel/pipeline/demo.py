@@ -27,7 +27,7 @@ from swivel.reports.run_report import write_run_report
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Stopwatch
-from swivel.storage.result_folder import folder_or_temporary, is_done
+from swivel.storage.output_folder import output_folder
 
 if TYPE_CHECKING:
     from swivel.vectors import Neighbor
@@ -73,7 +73,7 @@ def unpack_cells(data: bytes, size: int) -> tuple[NDArray[np.int64], NDArray[np.
 
 
 def open_sample(out: str | Path | None = None, *, options: RunOptions | None = None) -> Matrix:
-    """Return the bundled matrix, unpacked into the folder `out` or into a temporary one.
+    """Return the bundled matrix, in memory or opened from the folder `out` that it is unpacked to.
 
     >>> matrix = open_sample()
     >>> matrix.rows[0], matrix.shape[0] >= 5000
@@ -85,14 +85,14 @@ def open_sample(out: str | Path | None = None, *, options: RunOptions | None = N
     words = Vocabulary.from_lines((data / WORDS).read_text(encoding="utf-8").splitlines())
     provenance = {"config": {}, "inputs": {CELLS: hashlib.sha256(packed).hexdigest()[:16]}}
 
-    with folder_or_temporary(out, []) as home:
-        if is_done(home.path, "matrix", provenance, options):
-            return open_matrix(home.path)
+    with output_folder(out, [], options) as output:
+        if output.path is not None and output.has_result("matrix", provenance):
+            return open_matrix(output.path)
 
         options.progress.message(f"unpacking the bundled matrix of {len(words):,} English words")
         spec = MatrixSpec(rows=words, columns=None, unit=UNIT, symmetric=True)
         builder = MatrixBuilder(
-            home.path,
+            output.path,
             spec,
             memory_bytes=options.memory_bytes,
             threads=options.thread_count,
@@ -107,7 +107,7 @@ def open_sample(out: str | Path | None = None, *, options: RunOptions | None = N
             # Only the upper triangle is stored: add the mirror image of the cells off the diagonal.
             is_off_diagonal = rows != columns
             builder.add(columns[is_off_diagonal], rows[is_off_diagonal], units[is_off_diagonal])
-            return home.keep(builder.finish(**provenance))
+            return builder.finish(**provenance)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from swivel.config import CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
-from swivel.corpus import digest_sources, find_texts, fingerprint_sources, local_files, to_facts
+from swivel.corpus import can_compare, digest_sources, find_texts, fingerprint_sources, local_files, to_facts
 from swivel.corpus.vocabulary import TokenCounts, Vocabulary, choose_tokens, from_list
 from swivel.counts.cooccurrence import column_vocabulary
 from swivel.errors import ConfigError, VocabularyError
@@ -43,10 +43,11 @@ from swivel.pipeline.settings import given, settings_of, split_settings
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Progress, track
-from swivel.storage import Manifest, create_folder, fingerprint, read_manifest, scratch_folder
-from swivel.storage.result_folder import folder_or_temporary, is_done, refuse_locked
-from swivel.vectors import Vectors, VectorTable, combine_vectors, load, recover_axes, write_vectors
-from swivel.vectors.formats.registry import find_vectors, recognize
+from swivel.storage import create_folder, fingerprint, scratch_folder
+from swivel.storage.output_folder import output_folder
+from swivel.vectors import Vectors, VectorTable, combine_vectors, load, recover_axes
+from swivel.vectors.folder import write_contents
+from swivel.vectors.formats import as_vectors
 from swivel.vectors.subwords import blend, unblend
 
 if TYPE_CHECKING:
@@ -61,8 +62,7 @@ VECTORS_PER_STEP = 256  # folded in between two updates of the progress, of each
 class TrainedModel:
     """Trained vectors with their columns, marginals and settings, as the fold-in needs them."""
 
-    path: Path
-    manifest: Manifest
+    name: str  # for messages
     vectors: Vectors
     columns: VectorTable
     row_sums: NDArray[np.float64]
@@ -138,68 +138,60 @@ def extend(
     if listed is not None:
         listed = tuple(dict.fromkeys(listed))
 
-    with folder_or_temporary(out, [trained.path, file_of(vocabulary), *local_files(texts)]) as folder:
-        path = folder.path
-        refuse_locked(folder.path)
+    config = {**trained.vectors.settings, **counting.to_dict()}
+    with output_folder(out, [trained.vectors.path, file_of(vocabulary), *local_files(texts)], options) as output:
+        path = output.path
+        if path is None:
+            with output.working() as scratch:
+                counts = _count_words(trained, texts, counting, listed, scratch, options)
+            return _add_words(trained, counts, counting, options)
+
         digests = digest_sources(texts, known=path, threads=options.thread_count, progress=options.progress)
-        inputs = {"vectors": trained.manifest.fingerprint, **fingerprint_sources(texts, counting.corpus, digests)}
+        inputs = {"vectors": trained.vectors.fingerprint, **fingerprint_sources(texts, counting.corpus, digests)}
         if listed is not None:
             inputs["vocabulary"] = fingerprint(list(listed))
-        provenance = {"config": {**trained.manifest.config, **counting.to_dict()}, "inputs": inputs}
-        if is_done(path, "vectors", provenance, options):
+        if output.has_result("vectors", {"config": config, "inputs": inputs}, is_comparable=can_compare(inputs)):
             return load(path)
 
         with create_folder(path, "vectors", overwrite=options.overwrite) as writer:
             with scratch_folder(path) as scratch:
                 counts = _count_words(trained, texts, counting, listed, scratch, options)
             result = _add_words(trained, counts, counting, options)
-
-            facts = {
-                **trained.manifest.facts,
-                **write_vectors(writer, result),
-                **to_facts(digests),
-                "trained_rows": trained.words,
-                "counted_with": {name: counting.to_dict()[name] for name in ("corpus", "count")},
-            }
-            writer.finish(**provenance, facts=facts)
-        return folder.keep(load(path))
+            write_contents(writer, result.contents, config=config, inputs=inputs, facts=to_facts(digests))
+        return load(path)
 
 
 def _open_trained(vectors: Vectors | str | Path) -> TrainedModel:
     """Return the vectors with the settings of their training, or raise ConfigError if they cannot be extended."""
-    path = vectors.path if isinstance(vectors, Vectors) else find_vectors(vectors)
-    if path is None:
-        raise ConfigError("vectors in memory have no record of their training; pass a folder written by training")
-    if recognize(path) != "swivel":
-        raise ConfigError(f"{path}: vectors of another tool have no columns; pass a folder written by swivel train")
-    manifest = read_manifest(path)
-    loaded = vectors if isinstance(vectors, Vectors) else load(path)
-
-    if not {"train", "vectors"} <= set(manifest.config):
+    loaded = as_vectors(vectors)
+    name = str(loaded.source or "vectors")
+    settings = loaded.settings
+    if loaded.source is not None and loaded.path is None:
+        raise ConfigError(f"{name}: vectors of another tool have no columns; pass a folder written by swivel train")
+    if not {"train", "vectors"} <= settings.keys():
         raise ConfigError(
-            f"{path}: no record of how rows and columns were trained and combined; pass a folder written by training"
+            f"{name}: no record of how rows and columns were trained and combined; pass the result of a training"
         )
-    if manifest.config["train"].get("objective", "swivel") != "swivel":
-        raise ConfigError(f"{path}: trained with objective='glove', whose column biases are not saved; use 'swivel'")
+    if settings["train"].get("objective", "swivel") != "swivel":
+        raise ConfigError(f"{name}: trained with objective='glove', whose column biases are not saved; use 'swivel'")
 
     columns = loaded.contents.columns
     if columns is None or columns.sums is None or loaded.row_sums is None:
-        raise ConfigError(f"{path}: has no columns or no sums of rows and columns; pass a folder written by training")
+        raise ConfigError(f"{name}: has no columns or no sums of rows and columns; pass the result of a training")
     if loaded.columns_per_row == 0:
         raise ConfigError(
-            f"{path}: its columns are not words, so that text cannot be counted with them; "
+            f"{name}: its columns are not words, so that text cannot be counted with them; "
             "swivel.training.fold_in.fold_in accepts counts of new rows"
         )
     return TrainedModel(
-        path,
-        manifest,
+        name,
         loaded,
         columns,
         loaded.row_sums,
         columns.sums,
-        words=int(manifest.facts.get("trained_rows", len(loaded))),
-        train_config=TrainConfig(**manifest.config["train"]),
-        vectors_config=VectorsConfig(**manifest.config["vectors"]),
+        words=int(loaded.facts.get("trained_rows", len(loaded))),
+        train_config=TrainConfig(**settings["train"]),
+        vectors_config=VectorsConfig(**settings["vectors"]),
     )
 
 
@@ -214,12 +206,12 @@ def _choose_counting(trained: TrainedModel, settings: Mapping[str, Any], progres
     checked = {**chosen, **dict.fromkeys(chosen_count)}
     _, vocabulary, _ = split_settings("fast", checked, CorpusConfig, VocabularyConfig, CountConfig)
 
-    recorded = trained.manifest.facts.get("counted_with") or {}
+    recorded = trained.vectors.settings
     corpus = CorpusConfig(**{**recorded.get("corpus", {}), **settings_of(chosen, CorpusConfig)})
     if "count" not in recorded:
         count = _guess_counting(trained, chosen_count)
         progress.message(
-            f"{trained.path} has no record of how its text was counted; assuming {count.columns} columns, window "
+            f"{trained.name} has no record of how its text was counted; assuming {count.columns} columns, window "
             f"{count.window_left} and {count.window_right}, weight {count.weight}, unit {corpus.unit}; "
             "pass the settings of the training if they differ"
         )
@@ -229,7 +221,7 @@ def _choose_counting(trained: TrainedModel, settings: Mapping[str, Any], progres
     for name in chosen_count.keys() & recorded["count"].keys():
         if chosen_count[name] != recorded["count"][name]:
             raise ConfigError(
-                f"{name} must be {recorded['count'][name]!r} as in the training of {trained.path}, "
+                f"{name} must be {recorded['count'][name]!r} as in the training of {trained.name}, "
                 f"got {chosen_count[name]!r}; omit {name}"
             )
     return TextCounting(corpus, vocabulary, count)
@@ -246,7 +238,7 @@ def _guess_counting(trained: TrainedModel, settings: Mapping[str, Any]) -> Count
             return config
 
     raise ConfigError(
-        f"{trained.path}: the column names {', '.join(map(repr, names))} do not match these settings; "
+        f"{trained.name}: the column names {', '.join(map(repr, names))} do not match these settings; "
         "pass window, near and columns of the training"
     )
 
@@ -427,6 +419,8 @@ def _add_words(trained: TrainedModel, counts: WordCounts, counting: TextCounting
         shift=old.shift,
         columns_per_row=old.columns_per_row,
         subwords=old.subwords,
+        settings={**old.settings, **counting.to_dict()},
+        facts={**old.facts, "trained_rows": words},
     )
 
 

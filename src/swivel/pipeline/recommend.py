@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property
 from numbers import Real
 from pathlib import Path
@@ -14,14 +13,14 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from swivel.config import TrainConfig
-from swivel.counts import Matrix, as_matrix, open_matrix
-from swivel.errors import ConfigError, StorageError
+from swivel.counts import Matrix, as_matrix
+from swivel.errors import ConfigError
 from swivel.evaluation.ranking import RankingReport, evaluate_ranking
-from swivel.storage import read_manifest
 from swivel.vectors import Neighbor, Vectors, VectorTable
 from swivel.vectors.formats import as_vectors
 from swivel.vectors.ranking import ColumnRanking, drop_zeros
 from swivel.vectors.search import Floats
+from swivel.vectors.trained_matrix import find_matrix
 
 if TYPE_CHECKING:
     from swivel.training.fold_in import FixedColumns
@@ -75,8 +74,8 @@ class Recommender:
         self.vectors = as_vectors(vectors)
         self.matrix = None if matrix is None else as_matrix(matrix)
         self._columns, self._sums = self._need_table()
-        if self.matrix is None and self.vectors.path is not None:
-            self.matrix = self._find_matrix(self.vectors.path.parent / "matrix")
+        if self.matrix is None:
+            self.matrix = find_matrix(self.vectors)
         if popularity is None:
             popularity = self.vectors.settings.get("ranking", {}).get("popularity")
         self.ranking = ColumnRanking(self._columns.values, self._sums, len(self.vectors), popularity)
@@ -93,19 +92,6 @@ class Recommender:
         columns = self.vectors.column_vocabulary
         same_rows = matrix.rows.tokens == self.vectors.vocabulary.tokens
         return same_rows and columns is not None and matrix.columns.tokens == columns.tokens
-
-    def _find_matrix(self, path: Path) -> Matrix | None:
-        """Return the matrix in a folder if the vectors were trained on it, else None."""
-        with suppress(StorageError):
-            matrix = open_matrix(path)
-            if self._has_labels_of(matrix) and self._trained_on in (None, matrix.fingerprint):
-                return matrix
-        return None
-
-    @property
-    def _trained_on(self) -> str | None:
-        """Fingerprint of the matrix that the vectors were trained on; None if it is not known."""
-        return None if self.vectors.path is None else read_manifest(self.vectors.path).inputs.get("matrix")
 
     def recommend(
         self,

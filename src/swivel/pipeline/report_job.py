@@ -17,7 +17,6 @@ from swivel.runtime.resources import is_leading
 if TYPE_CHECKING:
     from swivel.counts import Matrix
     from swivel.reports.run_report import Plots, ReportDraft, Svgs, TrainingDraft
-    from swivel.storage import Manifest
     from swivel.vectors import Vectors
 
 Result = TypeVar("Result")
@@ -63,18 +62,18 @@ class ReportJob:
                 return
         threading.Thread(target=import_report, daemon=True).start()
 
-    def begin_training(self, vectors: Vectors, manifest: Manifest) -> None:
+    def begin_training(self, vectors: Vectors) -> None:
         """Compute what the report says of trained rows and columns, in the background, before they are combined."""
         if self.is_wanted:
 
             def draft() -> TrainingDraft:
                 from swivel.reports.run_report import draft_training
 
-                return draft_training(vectors, self.matrix, manifest, self._draw)
+                return draft_training(vectors, self.matrix, self._draw)
 
             self._training = self._start(draft)
 
-    def begin(self, vectors: Vectors, folder: Path, manifest: Manifest) -> None:
+    def begin(self, vectors: Vectors, folder: Path) -> None:
         """Compute the rest of the report in the background, for vectors that are being written to `folder`."""
         if self.is_wanted:
             training = self._training
@@ -83,7 +82,7 @@ class ReportJob:
             def draft() -> ReportDraft:
                 from swivel.reports.run_report import draft_report
 
-                return draft_report(vectors, self.matrix, folder, manifest, training, self._draw)
+                return draft_report(vectors, self.matrix, folder, training, self._draw)
 
             self._draft = self._start(draft)
 

@@ -19,8 +19,8 @@ from swivel.runtime.progress import Progress, Stopwatch
 from swivel.runtime.resources import find_rank, is_leading
 from swivel.runtime.signals import defer_signals
 from swivel.storage import MANIFEST, hold_folder, remove_file
+from swivel.storage.output_folder import output_folder
 from swivel.storage.overlap import refuse_overlap
-from swivel.storage.result_folder import folder_or_temporary, is_done
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -48,11 +48,11 @@ def train(
     options: RunOptions | None = None,
     **settings: Unpack[TrainSettings],
 ) -> Vectors:
-    """Train vectors for a matrix and return them; they are written to the folder `out`, if there is one.
+    """Train vectors for a matrix and return them, in memory or opened from the folder `out` that they are written to.
 
-    An interrupted run is resumed from its last checkpoint when the function is called again with the same arguments;
-    Ctrl-C saves one first. With `RunOptions(report=True)` the report `out/report.html` is written, too. A warning says
-    if the matrix was counted with other columns than the recipe has.
+    With a folder, an interrupted run is resumed from its last checkpoint when the function is called again with the
+    same arguments; Ctrl-C saves one first. With `RunOptions(report=True)` the report `out/report.html` is written, too.
+    A warning says if the matrix was counted with other columns than the recipe has.
 
     Parameters
     ----------
@@ -104,14 +104,13 @@ def _tune_and_train(
 ) -> Vectors:
     """Choose settings on held-out cells of a table and train with all of its cells."""
     with defer_signals():
-        from swivel.counts.transform import transform_counts
         from swivel.pipeline.tune import TUNING, check_tunable, tune_table, tuned_weight_decay
         from swivel.training.checkpoint import refuse_other_run
         from swivel.training.loop import run_provenance
 
     check_tunable(matrix, recipe, settings, has_init=init is not None)
     transform = stage_config(TrainConfig, recipe, transform=settings.get("transform")).transform
-    config, _ = resolve_configs(transform_counts(matrix, transform), recipe, settings)
+    config, _ = resolve_configs(matrix.transformed(transform), recipe, settings)
     path = None if out is None else Path(out)
     if path is not None:
         refuse_overlap([path], [matrix.path])
@@ -179,7 +178,6 @@ def train_counted(
         matrix.verify_ahead()  # while torch is imported
     with defer_signals():
         from swivel import vectors
-        from swivel.counts.transform import transform_counts
         from swivel.pipeline.train_job import make_job, run_training
         from swivel.training.checkpoint import refuse_other_run, sweep_checkpoints
         from swivel.training.loop import run_provenance
@@ -194,29 +192,26 @@ def train_counted(
         raise ConfigError("ranks that torchrun starts need a folder that all of them see: pass out")
 
     transform = stage_config(TrainConfig, recipe, transform=settings.get("transform")).transform
-    trained_on = transform_counts(matrix, transform)
+    trained_on = matrix.transformed(transform)
     job = make_job(trained_on, *resolve_configs(trained_on, recipe, settings), init)
     job = dataclasses.replace(job, tuning=tuning, popularity=_choose_popularity(trained_on, recipe, tuning))
 
     watch = Stopwatch(options.progress)
     with (
-        folder_or_temporary(out, inputs) as folder,
-        report or ReportJob(matrix, None if out is None else folder.path, watch, options) as report,
+        output_folder(out, inputs, options) as output,
+        report or ReportJob(matrix, output.path, watch, options) as report,
     ):
-        was_done = is_done(folder.path, "vectors", job.provenance(), options)
-        if was_done:
-            sweep_checkpoints(folder.path, run_provenance(matrix, job.config, job.start))
+        path = output.path
+        if path is not None and output.has_result("vectors", job.provenance()):
+            sweep_checkpoints(path, run_provenance(matrix, job.config, job.start))
+            result = vectors.load(path)
         else:
-            if not options.overwrite:
-                refuse_other_run(folder.path, run_provenance(matrix, job.config, job.start))
-            run_training(job, folder.path, watch, options, report)
-
-        result = vectors.load(folder.path)
-        if not was_done:
-            result.trust()
+            if path is not None and not options.overwrite:
+                refuse_other_run(path, run_provenance(matrix, job.config, job.start))
+            result = run_training(job, path, watch, options, report)
 
         report.write(result)
-        return folder.keep(result)
+        return result
 
 
 def _choose_popularity(matrix: Matrix, recipe: str, tuning: Tuning | None) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT, Stopwatch
 from swivel.runtime.resources import may_use_cuda
 from swivel.runtime.signals import stop_on_signals
-from swivel.storage import FolderWriter, Manifest, create_folder, scratch_folder
+from swivel.storage import FolderWriter, create_folder, scratch_folder
 from swivel.training.checkpoint import remove_checkpoints
 from swivel.training.distributed import open_executor
 from swivel.training.executor import Executor
@@ -29,6 +29,7 @@ from swivel.training.loop import TrainingResult, train_matrix
 from swivel.training.plan import OtherMemory
 from swivel.training.warm_start import add_new_words
 from swivel.vectors import Vectors
+from swivel.vectors.folder import write_contents
 from swivel.vectors.subwords import NgramIndex, add_subwords, estimate_memory, index_ngrams, needs_ngrams
 
 
@@ -72,8 +73,8 @@ def make_job(matrix: Matrix, config: TrainConfig, vectors_config: VectorsConfig,
     return TrainJob(matrix, config, vectors_config, init, start)
 
 
-def run_training(job: TrainJob, path: Path, watch: Stopwatch, options: RunOptions, report: ReportJob) -> None:
-    """Train, and write the vectors to the folder `path`."""
+def run_training(job: TrainJob, path: Path | None, watch: Stopwatch, options: RunOptions, report: ReportJob) -> Vectors:
+    """Train and return the vectors, written to the folder `path` and opened, or in memory without one."""
     timed = replace(options, progress=watch)
     with open_executor(timed) as executor, open_output(job, path, executor, timed) as output:
         report.prepare(in_process=may_use_cuda(job.config.device) and can_start_processes())
@@ -84,32 +85,42 @@ def run_training(job: TrainJob, path: Path, watch: Stopwatch, options: RunOption
             trained = train_matrix(
                 job.matrix,
                 job.config,
-                folder=output.path,
+                folder=None if output is None else output.path,
                 threads=options.thread_count,
                 progress=watch if executor.is_leader else SILENT,  # The leader reports for all ranks.
                 start=start,
                 executor=executor,
                 other=job.estimate_ngrams(),
             )
-
             if trained is not None:  # Only the leading process has the result.
-                write_result(job, trained, output, index, report)
+                result = finish_vectors(job, trained, output, index, report)
+                if output is None:
+                    return result
+
+    assert path is not None  # Other ranks wait in `open_executor` until the leading one has written the folder.
+    loaded = vectors.load(path)
+    loaded.trust()
+    return loaded
 
 
 @contextlib.contextmanager
-def open_output(job: TrainJob, path: Path, executor: Executor, options: RunOptions) -> Iterator[FolderWriter]:
-    """Yield the folder that training writes to.
+def open_output(
+    job: TrainJob, path: Path | None, executor: Executor, options: RunOptions
+) -> Iterator[FolderWriter | None]:
+    """Yield the folder that training writes to; None if the result stays in memory.
 
     The leading process verifies the matrix and writes to `path`; other ranks have a temporary folder.
     """
     with contextlib.ExitStack() as stack:
-        if executor.is_leader:
-            folder = stack.enter_context(create_folder(path, "vectors", overwrite=options.overwrite))
-            job.matrix.verify()
-        else:
+        folder = None
+        if not executor.is_leader:
             temporary = stack.enter_context(scratch_folder(Path(tempfile.gettempdir())))
             folder = stack.enter_context(create_folder(temporary / "vectors", "vectors"))
             job.matrix.trust()
+        else:
+            if path is not None:
+                folder = stack.enter_context(create_folder(path, "vectors", overwrite=options.overwrite))
+            job.matrix.verify()
         yield folder
 
 
@@ -134,14 +145,14 @@ def index_words(job: TrainJob, executor: Executor) -> Iterator[Future[NgramIndex
         yield pool.submit(index_ngrams, words)
 
 
-def write_result(
+def finish_vectors(
     job: TrainJob,
     trained: TrainingResult,
-    folder: FolderWriter,
+    folder: FolderWriter | None,
     index: Future[NgramIndex] | None,
     report: ReportJob,
-) -> None:
-    """Combine rows and columns, write the vectors and the manifest, and remove the checkpoints.
+) -> Vectors:
+    """Combine rows and columns and return the vectors; with a folder, write them there and remove the checkpoints.
 
     The report is computed in the background.
     """
@@ -149,8 +160,8 @@ def write_result(
         {"observed": loss.mean_observed, "unobserved": loss.mean_unobserved, "mean": loss.mean}
         for loss in trained.history
     ]
-    facts = {
-        "counted_with": job.matrix.config,
+    facts: dict[str, Any] = {
+        "matrix": job.matrix.fingerprint,
         "plan": asdict(trained.plan),
         "losses": losses,
         "training_seconds": round(trained.seconds, 3),
@@ -158,19 +169,21 @@ def write_result(
     if job.tuning is not None:
         facts["tuning"] = job.tuning.to_dict()
     provenance = job.provenance()
-    manifest = Manifest("vectors", **provenance, facts=facts, parts={})
+    settings = {**job.matrix.config, **provenance["config"]}
 
-    sides = _label_sides(job, trained)
-    report.begin_training(sides, manifest)
+    sides = _label_sides(job, trained, settings, facts)
+    report.begin_training(sides)
     result = _combine(job, trained, sides, index)
+    if folder is not None:
+        report.begin(result, folder.path)
+        write_contents(folder, result.contents, **provenance)
+        remove_checkpoints(folder.path)
+    return result
 
-    report.begin(result, folder.path, manifest)
-    written = vectors.write_vectors(folder, result)
-    folder.finish(**provenance, facts={**written, **facts})
-    remove_checkpoints(folder.path)
 
-
-def _label_sides(job: TrainJob, trained: TrainingResult) -> Vectors:
+def _label_sides(
+    job: TrainJob, trained: TrainingResult, settings: Mapping[str, Any], facts: Mapping[str, Any]
+) -> Vectors:
     """Return the trained rows and columns with their labels, not combined yet.
 
     GloVe's w . c is not PMI, so its columns are used for the sum only.
@@ -182,6 +195,8 @@ def _label_sides(job: TrainJob, trained: TrainingResult) -> Vectors:
         vectors.VectorTable(matrix.columns, trained.columns, matrix.column_sums) if has_scores else None,
         shift=job.config.shift,
         columns_per_row=matrix.columns_per_row if has_scores else 0,
+        settings=settings,
+        facts=facts,
     )
 
 

@@ -22,13 +22,15 @@ from swivel.counts import Matrix
 from swivel.errors import ConfigError, FolderExists
 from swivel.evaluation.ranking import evaluate_ranking, split_table
 from swivel.pipeline.settings import given, settings_of
-from swivel.pipeline.sparse_fit import SparseFit, fit_sparse
+from swivel.pipeline.sparse_fit import fit_sparse
 from swivel.runtime.numbers import plural
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT, track
 from swivel.runtime.resources import find_rank
 from swivel.storage import MANIFEST, fingerprint, read_manifest, seal, unseal, write_file
 from swivel.training.table_settings import drop_empty, find_weight_decay, is_table
+from swivel.vectors import Vectors
+from swivel.vectors.ranking import ColumnRanking
 
 TUNING = "tuning.json"
 VERSION = 2  # of the search, in the identity of its record
@@ -182,12 +184,14 @@ class _Search:
         """Train with a weight decay and return the result with the best popularity."""
         weight_decay = self.weight_decay * 2 ** (exponent / 2)
         fit = fit_sparse(self.train, options=self.options, **{**self.settings, "weight_decay": weight_decay})
-        assert fit.popularity is not None  # The recipe is table.
-        trials = [self._rank(fit, exponent, popularity) for popularity in (fit.popularity, *POPULARITIES)]
+        chosen = fit.settings["ranking"]["popularity"]
+        trials = [self._rank(fit, exponent, popularity) for popularity in (chosen, *POPULARITIES)]
         return max(trials, key=lambda trial: trial.score)
 
-    def _rank(self, fit: SparseFit, exponent: int, popularity: float) -> Trial:
-        report = evaluate_ranking(fit.scores(popularity), self.held_out, self.train)
+    def _rank(self, fit: Vectors, exponent: int, popularity: float) -> Trial:
+        assert fit.columns is not None and fit.column_sums is not None
+        ranking = ColumnRanking(fit.columns, fit.column_sums, len(fit), popularity)
+        report = evaluate_ranking(lambda rows: ranking.score(fit.rows[rows]), self.held_out, self.train)
         return Trial(exponent, popularity, round(report.recall, 6), round(report.ndcg, 6))
 
 

@@ -42,7 +42,7 @@ from swivel.reports.run_summary import (
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Stopwatch
 from swivel.runtime.resources import count_cores, is_leading
-from swivel.storage import Manifest, write_file
+from swivel.storage import write_file
 from swivel.vectors import Vectors, load
 
 REPORT = "report.html"
@@ -130,22 +130,21 @@ class TrainingDraft:
     svgs: Svgs
 
 
-def draft_training(vectors: Vectors, matrix: Matrix, manifest: Manifest, draw: DrawFigures) -> TrainingDraft:
+def draft_training(vectors: Vectors, matrix: Matrix, draw: DrawFigures) -> TrainingDraft:
     """Return the part of the report that can be computed before rows and columns are combined to vectors."""
-    fit = find_fit(vectors, trained_counts(matrix, manifest), read_objective(manifest))
-    return TrainingDraft(fit, draw(list_training_figures(find_epochs(manifest), fit)))
+    fit = find_fit(vectors, trained_counts(matrix, vectors), read_objective(vectors))
+    return TrainingDraft(fit, draw(list_training_figures(find_epochs(vectors), fit)))
 
 
 def draft_report(
     vectors: Vectors,
     matrix: Matrix,
     folder: Path,
-    manifest: Manifest,
     training: Future[TrainingDraft],
     draw: DrawFigures,
 ) -> ReportDraft:
     """Return the report on vectors that are being written to `folder`; `training` is its other part, to come."""
-    run = summarize_run(vectors, matrix, folder=folder, manifest=manifest, fit=())
+    run = summarize_run(vectors, matrix, folder=folder, fit=())
     svgs = draw(list_vector_figures(run))
     trained = training.result()
     return ReportDraft(replace(run, fit=trained.fit), {**svgs, **trained.svgs})
@@ -372,7 +371,7 @@ def _speed(run: RunSummary) -> str:
     rows, columns = run.shape
     speed = float(rows) * columns * len(run.epochs) / max(run.training_seconds, 1e-9)
 
-    plan = run.manifest.facts.get("plan", {})
+    plan = run.facts.get("plan", {})
     names = [str(plan[name]) for name in ("backend", "device", "dtype") if plan.get(name)]
     return f"{short_number(float(f'{speed:.3g}'))} cells/s, {' '.join(dict.fromkeys(names))}"
 
@@ -391,15 +390,13 @@ def format_seconds(seconds: float) -> str:
 
 def _write_settings(run: RunSummary) -> Iterator[Block]:
     yield Heading("Settings")
-    facts = run.manifest.facts
-    counted = {name: values for name, values in facts.get("counted_with", {}).items() if isinstance(values, Mapping)}
-    stages = {**counted, **run.manifest.config, "chosen for this run": facts.get("plan", {})}
+    stages = {**run.settings, "chosen for this run": run.facts.get("plan", {})}
     for stage, settings in stages.items():
         if settings:
             yield Details(stage, (facts_table(settings),))
 
     machine = {
-        "swivel-embeddings": run.manifest.library,
+        "swivel-embeddings": run.facts.get("library", __version__),
         "page written by": __version__,
         "python": platform.python_version(),
         "system": f"{platform.system()} on {platform.machine()}",

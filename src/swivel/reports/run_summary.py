@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +18,9 @@ from numpy.typing import NDArray
 from swivel.config import TrainConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix
-from swivel.counts.transform import transform_counts
 from swivel.evaluation import AnalogyResult, EvaluationConfig, read_bundled, score_analogies
 from swivel.reports.plots import EpochLoss, FitBucket, NormBucket, Norms
 from swivel.reports.plots.rare_words import is_plain_word
-from swivel.storage import Manifest, read_manifest
 from swivel.training.objective import Objective, column_offsets, observed_losses, observed_targets, row_offsets
 from swivel.vectors import Neighbor, Vectors, VectorTable
 from swivel.vectors.layout import place_points, weigh_labels
@@ -74,7 +73,8 @@ class RunSummary:
     cells: int
     total: float
     dim: int
-    manifest: Manifest
+    settings: Mapping[str, Mapping[str, Any]]
+    facts: Mapping[str, Any]  # of the training; see `Vectors`
     epochs: tuple[EpochLoss, ...]
     norms: tuple[Norms, ...]
     fit: tuple[FitBucket, ...]
@@ -86,7 +86,7 @@ class RunSummary:
     @property
     def training_seconds(self) -> float:
         """Seconds spent training, including earlier calls that were interrupted."""
-        return float(self.manifest.facts.get("training_seconds", 0.0))
+        return float(self.facts.get("training_seconds", 0.0))
 
 
 def summarize_run(
@@ -95,18 +95,13 @@ def summarize_run(
     seconds: Mapping[str, float] | None = None,
     *,
     folder: Path | None = None,
-    manifest: Manifest | None = None,
     fit: tuple[FitBucket, ...] | None = None,
 ) -> RunSummary:
     """Return the numbers for the report on vectors, which were trained on `matrix`.
 
-    `folder` and `manifest` are those of the vectors, if these are not written yet; `fit` is the result of `find_fit`,
-    if it is known.
+    `folder` is that of the vectors, if these are not written yet; `fit` is the result of `find_fit`, if it is known.
     """
-    folder = folder or vectors.path
-    assert folder is not None
-    manifest = manifest or read_manifest(folder)
-    path = folder.resolve()
+    path = (folder or vectors.path or Path("vectors")).resolve()
 
     return RunSummary(
         name=path.parent.name if path.name == "vectors" else path.name,
@@ -114,10 +109,11 @@ def summarize_run(
         cells=matrix.cell_count,
         total=matrix.total,
         dim=vectors.dim,
-        manifest=manifest,
-        epochs=find_epochs(manifest),
+        settings=vectors.settings,
+        facts=vectors.facts,
+        epochs=find_epochs(vectors),
         norms=find_norms(vectors),
-        fit=find_fit(vectors, trained_counts(matrix, manifest), read_objective(manifest)) if fit is None else fit,
+        fit=find_fit(vectors, trained_counts(matrix, vectors), read_objective(vectors)) if fit is None else fit,
         asked=ask_words(vectors),
         map=find_map(vectors),
         analogies=score_analogies(vectors, read_bundled(), EvaluationConfig(top=MAX_ANSWERS, draws=0)),
@@ -135,20 +131,20 @@ def find_map(vectors: Vectors) -> SmallMap:
     return SmallMap(tuple(vectors.vocabulary[number] for number in ids.tolist()), points)
 
 
-def find_epochs(manifest: Manifest) -> tuple[EpochLoss, ...]:
-    """Return the mean losses of each epoch from the manifest; empty if the vectors were not trained by Swivel."""
-    losses: list[dict[str, float]] = manifest.facts.get("losses", [])
+def find_epochs(vectors: Vectors) -> tuple[EpochLoss, ...]:
+    """Return the mean losses of each epoch; empty if the vectors were not trained by Swivel."""
+    losses: list[dict[str, float]] = vectors.facts.get("losses", [])
     return tuple(EpochLoss(loss["mean"], loss["observed"], loss["unobserved"]) for loss in losses)
 
 
-def read_objective(manifest: Manifest) -> Objective:
-    """Return the objective of the training from the manifest, or the default objective if it is not recorded."""
-    return Objective.from_config(TrainConfig(**manifest.config.get("train", {})))
+def read_objective(vectors: Vectors) -> Objective:
+    """Return the objective of the training, or the default objective if it is not known."""
+    return Objective.from_config(TrainConfig(**vectors.settings.get("train", {})))
 
 
-def trained_counts(matrix: Matrix, manifest: Manifest) -> Matrix:
+def trained_counts(matrix: Matrix, vectors: Vectors) -> Matrix:
     """Return a matrix with the counts that vectors were trained on: its own, or their logarithms."""
-    return transform_counts(matrix, manifest.config.get("train", {}).get("transform", "none"))
+    return matrix.transformed(vectors.settings.get("train", {}).get("transform", "none"))
 
 
 def find_frequencies(vectors: Vectors) -> Doubles | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from swivel.errors import MemoryBudgetError, StorageError
@@ -76,13 +76,20 @@ class ResourceEstimate:
     def __str__(self) -> str:
         return f"about {format_bytes(self.memory_bytes)} of memory and {format_bytes(self.disk_bytes)} of disk"
 
-    def announce(self, path: Path, progress: Progress) -> None:
+    def announce(self, path: Path | None, progress: Progress) -> None:
         """Report the estimate to `progress`, then call `check`."""
         progress.message(f"{self} for {self.what}")
         self.check(path)
 
-    def check(self, path: Path) -> None:
-        """Raise StorageError or MemoryBudgetError if the disk of `path` is clearly too small, or the memory is."""
+    def check(self, path: Path | None) -> None:
+        """Raise StorageError or MemoryBudgetError if the disk of `path` is clearly too small, or the memory is.
+
+        Without a path, nothing is written, and what would be on disk is in memory, too.
+        """
+        if path is None:
+            replace(self, disk_bytes=0, memory_bytes=self.memory_bytes + self.disk_bytes).check(Path.cwd())
+            return
+
         free = free_disk(path)
         if self.disk_bytes * MIN_FREE_DISK > free:
             raise StorageError(

@@ -48,12 +48,21 @@ def digest_array(values: NDArray[Any], like: str | None = None) -> str:
     >>> digest_array(np.zeros(1 << 24, np.uint8))[:16], digest_array(np.zeros(1 << 25, np.uint8))[:16]
     ('080acf35a507ac98', '16MiB:5dbb5561c9')
     """
-    data = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
+    return digest_bytes(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data, like=like)
+
+
+def digest_bytes(*buffers: bytes | memoryview, like: str | None = None) -> str:
+    """Return the checksum of the bytes of some buffers, one after the other."""
+    ends = np.cumsum([len(buffer) for buffer in buffers]).tolist()
 
     def digest_piece(start: int, length: int) -> bytes:
-        return hashlib.sha256(data[start : start + length]).digest()
+        digest = hashlib.sha256()
+        for buffer, end in zip(buffers, ends, strict=True):
+            first = end - len(buffer)
+            digest.update(buffer[max(start - first, 0) : max(start + length - first, 0)])
+        return digest.digest()
 
-    return _digest(digest_piece, len(data), like)
+    return _digest(digest_piece, ends[-1], like)
 
 
 def _digest(digest_piece: Callable[[int, int], bytes], size: int, like: str | None) -> str:

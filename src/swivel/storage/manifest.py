@@ -51,12 +51,17 @@ class Manifest:
     @property
     def fingerprint(self) -> str:
         """Digest of the contents of all files."""
-        return fingerprint({name: part.sha256 for name, part in sorted(self.parts.items())})
+        return fingerprint_parts({name: part.sha256 for name, part in self.parts.items()})
 
 
 def fingerprint(value: Any) -> str:
     """Return a digest of 16 characters of a dataclass or a JSON value."""
     return hashlib.sha256(json.dumps(to_json(value), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def fingerprint_parts(checksums: Mapping[str, str]) -> str:
+    """Return the fingerprint of a folder from the checksums of its files."""
+    return fingerprint(dict(sorted(checksums.items())))
 
 
 def to_json(value: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import math
 import mmap
 import os
@@ -23,6 +24,7 @@ from numpy.typing import DTypeLike, NDArray
 from swivel.errors import clear_errors
 
 _MAX_HEADER_BYTES = 10_000
+_APPENDED_HEADER_BYTES = 128  # of a file written by ArrayAppender
 _HEADER = re.compile(
     rb"\{'descr': *'(?P<dtype>[<>|=]?(?P<kind>[biufSUO])\d{0,9})', *'fortran_order': *(?P<fortran>True|False), *"
     rb"'shape': *\((?P<shape>(?:\d{1,18}(?:, *\d{1,18}){0,2})?),?\),? *\}\s*"
@@ -140,10 +142,17 @@ def write_header(file: IO[bytes], dtype: np.dtype[Any], shape: tuple[int, ...]) 
     np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
 
 
+def npy_bytes(array: NDArray[Any]) -> tuple[bytes, memoryview]:
+    """Return the header and the data of the `.npy` file of an array."""
+    header = io.BytesIO()
+    write_header(header, array.dtype, array.shape)
+    return header.getvalue(), np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
 def write_array(file: IO[bytes], array: NDArray[Any]) -> None:
     """Write a whole `.npy` file; unlike `np.save`, report the reason if the disk is full."""
-    write_header(file, array.dtype, array.shape)
-    file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    for buffer in npy_bytes(array):
+        file.write(buffer)
 
 
 def create_array(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -185,29 +194,49 @@ def _allocate(file: IO[bytes], size: int) -> None:
 
 
 class ArrayAppender:
-    """Writer of a one-dimensional `.npy` file whose length is not known in advance."""
+    """Writer of a one-dimensional array of unknown length, to a `.npy` file or, without a path, to memory."""
 
-    def __init__(self, path: Path, dtype: DTypeLike) -> None:
+    def __init__(self, path: Path | None, dtype: DTypeLike) -> None:
         self.path = path
         self.dtype = np.dtype(dtype).newbyteorder("<")
         self.length = 0
+        self._pieces: list[NDArray[Any]] = []  # in memory
+        self._file: IO[bytes] | None = None
 
-        with clear_errors(path):
-            self._file = path.open("wb")
-            write_header(self._file, self.dtype, (0,))
+        if path is not None:
+            with clear_errors(path):
+                self._file = path.open("wb")
+                write_header(self._file, self.dtype, (0,))
 
     def append(self, array: NDArray[Any]) -> None:
-        """Append the values of an array, converted to the dtype of the file."""
-        with clear_errors(self.path):
-            self._file.write(np.ascontiguousarray(array, self.dtype).view(np.uint8).data)
+        """Append a copy of the values of an array, converted to the dtype of the file."""
+        if self._file is None:
+            self._pieces.append(np.array(array, self.dtype))
+        else:
+            with clear_errors(self.path or ""):
+                self._file.write(np.ascontiguousarray(array, self.dtype).view(np.uint8).data)
         self.length += array.size
 
     def close(self) -> None:
         """Write the header with the final length, and close the file. A second call does nothing."""
-        if self._file.closed:
+        if self._file is None or self._file.closed:
             return
 
         # NumPy pads headers so that one with a larger first dimension has the same number of bytes.
-        with clear_errors(self.path), self._file:
+        with clear_errors(self.path or ""), self._file:
             self._file.seek(0)
             write_header(self._file, self.dtype, (self.length,))
+
+    def open(self) -> NDArray[Any]:
+        """Return all values of the closed writer: a memory map of the file, or the array in memory."""
+        if self.path is not None:
+            return map_array(self.path)
+        if len(self._pieces) != 1:
+            self._pieces = [np.concatenate([np.empty(0, self.dtype), *self._pieces])]
+        return self._pieces[0]
+
+    def read(self, first: int, size: int) -> NDArray[Any]:
+        """Return a copy of some values of the closed writer; a file is read, so that it takes no memory of its own."""
+        if self.path is None:
+            return np.array(self.open()[first : first + size])
+        return np.fromfile(self.path, self.dtype, size, offset=_APPENDED_HEADER_BYTES + first * self.dtype.itemsize)

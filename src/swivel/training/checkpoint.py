@@ -77,8 +77,10 @@ def state_from_dict(saved: Mapping[str, Any]) -> TrainingState:
     return state
 
 
-def saved_bytes(folder: Path) -> int:
+def saved_bytes(folder: Path | None) -> int:
     """Return the size of the existing checkpoints, which will be overwritten."""
+    if folder is None:
+        return 0
     with clear_errors(folder):
         return sum(file.stat().st_size for slot in SLOTS for file in (folder / slot).glob("*.npy"))
 

@@ -164,7 +164,7 @@ class TrainingJob:
 class LocalResources:
     """What a run may use on this machine."""
 
-    scratch: Path  # folder that is removed when the run ends
+    scratch: Path | None  # folder that is removed when the run ends; None: only memory
     threads: int
     progress: Progress
 

@@ -7,7 +7,6 @@ which `warm_start` found a vector; other new words start from random vectors. Me
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from swivel.errors import ConfigError
 from swivel.runtime.parallel import run_in_chunks
 from swivel.training.objective import Objective, add_biases
 from swivel.vectors import Vectors, VectorTable
+from swivel.vectors.folder import fingerprint_contents
 
 Array = NDArray[np.float32]
 Ids = NDArray[np.int64]
@@ -74,7 +74,7 @@ def find_start(matrix: Matrix, vectors: Vectors, config: TrainConfig) -> WarmSta
             f"dim must be {rows.values.shape[1]} like init, got {config.dim}; omit dim, or train without init"
         )
 
-    start = WarmStart(_find(matrix.rows, rows), _find(matrix.columns, columns), fingerprint_vectors(vectors))
+    start = WarmStart(_find(matrix.rows, rows), _find(matrix.columns, columns), fingerprint_contents(vectors.contents))
     if not len(start.rows.places) or not len(start.columns.places):
         raise ConfigError(
             f"init has no words in common with the matrix: its first word is {rows.vocabulary[0]!r}, that of the "
@@ -103,16 +103,6 @@ def _find(vocabulary: Vocabulary, side: VectorTable) -> Known:
     if not finite.all():
         raise ConfigError(f"init: the vector of {vocabulary[int(pairs[np.argmin(finite), 0])]!r} is not finite")
     return Known(pairs[:, 0], vectors)
-
-
-def fingerprint_vectors(vectors: Vectors) -> str:
-    """Return a digest of labels, rows and columns, equal for vectors in memory and those loaded from their folder."""
-    digest = hashlib.sha256()
-    for side in (vectors.contents.rows, vectors.contents.columns):
-        if side is not None:
-            digest.update("\n".join(side.vocabulary.to_lines()).encode("utf-8", "surrogatepass"))
-            digest.update(np.ascontiguousarray(side.values).data)
-    return digest.hexdigest()[:16]
 
 
 def fewer_epochs(epochs: int) -> int:

@@ -28,7 +28,7 @@ from swivel.runtime.resources import parse_bytes
 from swivel.runtime.signals import StopRequest, stop_on_signals
 from swivel.storage import fingerprint, scratch_folder
 from swivel.training.backends import ParameterBlock
-from swivel.training.checkpoint import Checkpoint, CheckpointStore, TrainingState, saved_bytes, state_from_dict
+from swivel.training.checkpoint import Checkpoint, CheckpointStore, TrainingState, state_from_dict
 from swivel.training.executor import (
     CompletedSteps,
     Executor,
@@ -87,7 +87,7 @@ def train_matrix(
     matrix: Matrix,
     config: TrainConfig,
     *,
-    folder: Path,
+    folder: Path | None,
     threads: int,
     progress: Progress = SILENT,
     start: WarmStart | None = None,
@@ -98,8 +98,9 @@ def train_matrix(
 
     `folder` gets the plan and the checkpoints. An interrupted run resumes from the last checkpoint when the function is
     called again with the same matrix and configuration, with the same executor or another one. Ctrl-C and SIGTERM save
-    a checkpoint first. The executor, by default this process, is closed at the end. If several processes run this loop
-    together, the result is None on ranks that are not the leader. `other` is memory that the job needs besides.
+    a checkpoint first. Without a folder nothing is written, and an interrupted run is lost. The executor, by default
+    this process, is closed at the end. If several processes run this loop together, the result is None on ranks that
+    are not the leader. `other` is memory that the job needs besides.
 
     Raises
     ------
@@ -115,13 +116,15 @@ def train_matrix(
     if config.device_memory is not None:
         parse_bytes(config.device_memory, "device_memory")  # Validate even if this device does not use the value.
 
-    provenance = run_provenance(matrix, config, start)
-    checkpoints = CheckpointStore(
-        folder, fingerprint(provenance), config.checkpoint_minutes, progress, provenance=provenance
-    )
+    checkpoints = None
+    if folder is not None:
+        provenance = run_provenance(matrix, config, start)
+        checkpoints = CheckpointStore(
+            folder, fingerprint(provenance), config.checkpoint_minutes, progress, provenance=provenance
+        )
 
     with (
-        scratch_folder(folder) as scratch,
+        contextlib.nullcontext() if folder is None else scratch_folder(folder) as scratch,
         stop_on_signals() as should_stop,
         contextlib.closing(executor or LocalExecutor()) as executor,
     ):
@@ -131,9 +134,10 @@ def train_matrix(
             plan = None
             if executor.is_leader:
                 plan = _find_or_make_plan(matrix, config, checkpoints, executor, start)
-                needs = estimate_needs(matrix, config, plan, threads, saved_bytes(folder), other)
+                needs = estimate_needs(matrix, config, plan, threads, folder, other)
                 needs.announce(folder, progress)
-                checkpoints.save_plan(asdict(plan))
+                if checkpoints is not None:
+                    checkpoints.save_plan(asdict(plan))
             plan = executor.broadcast(plan, lambda saved: read_plan(saved, folder))
 
             run = _TrainingRun(TrainingJob(matrix, config, plan), executor, checkpoints, should_stop)
@@ -154,11 +158,15 @@ def run_provenance(matrix: Matrix, config: TrainConfig, start: WarmStart | None)
 
 
 def _find_or_make_plan(
-    matrix: Matrix, config: TrainConfig, checkpoints: CheckpointStore, executor: Executor, start: WarmStart | None
+    matrix: Matrix,
+    config: TrainConfig,
+    checkpoints: CheckpointStore | None,
+    executor: Executor,
+    start: WarmStart | None,
 ) -> TrainingPlan:
     """Return the saved plan of the run, or a new one."""
-    saved = checkpoints.find_plan()
-    if saved is None:
+    saved = None if checkpoints is None else checkpoints.find_plan()
+    if checkpoints is None or saved is None:
         plan = make_plan(matrix, config, executor.min_block_size)
         if start is not None and config.epochs is None and config.end == "epochs":
             plan = replace(plan, epochs=fewer_epochs(plan.epochs))
@@ -178,7 +186,7 @@ class _TrainingRun:
     """One training run, from the first step or from a checkpoint to the end."""
 
     def __init__(
-        self, job: TrainingJob, executor: Executor, checkpoints: CheckpointStore, should_stop: StopRequest
+        self, job: TrainingJob, executor: Executor, checkpoints: CheckpointStore | None, should_stop: StopRequest
     ) -> None:
         self.job = job
         self.matrix = job.matrix
@@ -189,7 +197,7 @@ class _TrainingRun:
         self.executor = executor
         self.checkpoints = checkpoints
         self.should_stop = should_stop
-        self.requests = PauseRequests(should_stop, checkpoints.is_due)
+        self.requests = PauseRequests(should_stop, self.is_checkpoint_due)
 
         self.state = TrainingState()
         self.done = np.zeros(job.blocks, np.bool_)  # blocks trained in the current epoch
@@ -225,7 +233,7 @@ class _TrainingRun:
 
     def first_parameters(self, start: WarmStart | None, threads: int) -> Sides:
         """Return the parameters of the last checkpoint, and continue from its position, or initial ones."""
-        saved = self.checkpoints.load(self.done.shape)
+        saved = None if self.checkpoints is None else self.checkpoints.load(self.done.shape)
         if saved is None:
             sums = self.matrix.row_sums, self.matrix.column_sums
             arrays = make_arrays(sums, self.job.orders, self.config, start=start, threads=threads)
@@ -268,7 +276,8 @@ class _TrainingRun:
     @contextlib.contextmanager
     def tracked(self, progress: Progress) -> Iterator[Task]:
         """Yield the progress task of all epochs, with the clocks started."""
-        self.checkpoints.last = time.monotonic()
+        if self.checkpoints is not None:
+            self.checkpoints.last = time.monotonic()
         self._metrics = TrainingMetrics(progress, self.done.size)
 
         with track(progress, "training", self.total_steps * self.cells_per_step, "cells") as task:
@@ -367,8 +376,14 @@ class _TrainingRun:
         learning_rate = self.learning_rate_after(self.steps_done - count)  # the one that these steps used
         self._metrics.add(step_loss, count, self.cells_per_step, learning_rate, self.steps_done)
 
+    def is_checkpoint_due(self) -> bool:
+        """Return whether to save a checkpoint now; never without a folder."""
+        return self.checkpoints is not None and self.checkpoints.is_due()
+
     def save_checkpoint(self) -> None:
         """Write a checkpoint, unless the run has diverged: the last good one must stay."""
+        if self.checkpoints is None:
+            return
         self.check_divergence()
         sides = self.executor.fetch()
         if sides is not None:

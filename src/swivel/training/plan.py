@@ -18,6 +18,7 @@ from swivel.runtime.estimates import ResourceEstimate
 from swivel.training.backends import BackendConfig, ZeroSampling, choose_backend, choose_dtype
 from swivel.training.backends.base import DeviceLoad
 from swivel.training.backends.select import choose_groups
+from swivel.training.checkpoint import saved_bytes
 from swivel.training.objective import Objective
 from swivel.training.schedule import (
     MAX_BLOCK_SIZE,
@@ -147,12 +148,12 @@ def estimate_needs(
     config: TrainConfig,
     plan: TrainingPlan,
     threads: int,
-    saved: int = 0,
+    folder: Path | None = None,
     other: OtherMemory | None = None,
 ) -> ResourceEstimate:
-    """Return the disk space and memory that a run needs.
+    """Return the disk space and memory that a run needs; `other` is what is not training.
 
-    `saved` is the size in bytes of existing checkpoints, which will be overwritten; `other` is what is not training.
+    Existing checkpoints in `folder` will be overwritten. Without a folder nothing is written.
     """
     other = other or OtherMemory()
     rows, columns = matrix.shape
@@ -171,15 +172,16 @@ def estimate_needs(
     has_same_blocks = (plan.row_blocks, plan.column_blocks) == (matrix.row_blocks, matrix.column_blocks)
     reblocked = 0
     if not has_same_blocks and plan.backend != "triton":
-        reblocked = 16 * int(matrix.stored.offsets[-1])
+        reblocked = 16 * matrix.stored_cell_count
 
     training = COPIES * 2 * vectors + threads * step + orders + other.during
     afterwards = 2 * vectors + other.after  # rows, columns, and the vectors that are made from both
 
     # On disk: two checkpoints with accumulators, the result, and the re-blocked cells.
+    disk = max(4 * vectors - saved_bytes(folder), 0) + vectors + item_bytes * dim * rows + reblocked
     return ResourceEstimate(
         "training",
-        disk_bytes=max(4 * vectors - saved, 0) + vectors + item_bytes * dim * rows + reblocked,
+        disk_bytes=reblocked if folder is None else disk,
         memory_bytes=max(training, afterwards) + LOADED_LATER,
         mapped_bytes=reblocked + MAPPED_LATER - LOADED_LATER,
         advice="lower dim, or count with a smaller vocabulary",
@@ -206,7 +208,7 @@ def check_plan(plan: TrainingPlan, config: TrainConfig, folder: Path) -> None:
         ) from error
 
 
-def read_plan(saved: dict[str, Any], folder: Path) -> TrainingPlan:
+def read_plan(saved: dict[str, Any], folder: Path | None) -> TrainingPlan:
     """Return a plan from its saved form; `folder` is named in the error if it is not valid."""
     try:
         groups = saved.get("groups")

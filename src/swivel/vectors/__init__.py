@@ -8,7 +8,7 @@ from swivel.vectors.combine import combine_vectors, recover_axes
 from swivel.vectors.expressions import Expression, parse_expression
 from swivel.vectors.folder import VectorTable
 from swivel.vectors.subwords import Guess, Subwords
-from swivel.vectors.vectors import Neighbor, Vectors, load, write_vectors
+from swivel.vectors.vectors import Neighbor, Vectors, load
 
 __all__ = [
     "Expression",
@@ -23,5 +23,4 @@ __all__ = [
     "parse_expression",
     "recover_axes",
     "shared_words",
-    "write_vectors",
 ]

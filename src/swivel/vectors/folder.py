@@ -5,6 +5,7 @@ Tensors are memory-mapped, and each is verified before its first use, so that un
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
@@ -17,12 +18,22 @@ from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, DamagedFolder, UnknownToken, VocabularyError, clear_errors
-from swivel.storage import REMEDY, Folder, FolderWriter, describe_damage, digest_array, one_line, open_folder
+from swivel.storage import (
+    REMEDY,
+    Folder,
+    FolderWriter,
+    describe_damage,
+    digest_array,
+    one_line,
+    open_folder,
+)
 from swivel.storage.safetensors import map_tensors
 from swivel.vectors.search import Floats
 from swivel.vectors.subwords import Subwords
 
 STAGE = "vectors"
+TRAINING_STAGES = ("train", "vectors", "ranking")  # of the settings; the others are those of the counts
+TRAINING_FACTS = ("matrix", "plan", "losses", "training_seconds", "tuning", "trained_rows")
 TENSORS = "vectors.safetensors"
 HEADER = "header"  # key of the checksum of the safetensors header
 _MAX_HEADER_BYTES = 1 << 20  # the header of three tensors has about 200
@@ -51,8 +62,7 @@ class VectorTable:
 class Contents:
     """Everything in a folder of vectors; `vectors` is the same object as `rows.values` if they are equal.
 
-    `settings` has the settings of the stages "corpus" (to split texts) and "train" (to fold in rows), and of "ranking"
-    (tuned ones, to recommend), if known.
+    `settings` and `facts` are those of `Vectors`.
     """
 
     rows: VectorTable
@@ -62,6 +72,7 @@ class Contents:
     columns_per_row: int = 0
     subwords: Subwords | None = None
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.subwords is not None and self.subwords.table.shape[1:] != np.shape(self.vectors)[1:]:
@@ -104,8 +115,18 @@ class Contents:
         return arguments
 
 
-def write_contents(folder: FolderWriter, contents: Contents) -> dict[str, Any]:
-    """Write all files and return the facts for the manifest."""
+def write_contents(
+    folder: FolderWriter,
+    contents: Contents,
+    *,
+    config: Mapping[str, Any] | None = None,
+    inputs: Mapping[str, str] | None = None,
+    facts: Mapping[str, Any] | None = None,
+) -> None:
+    """Write all files and the manifest, with further facts.
+
+    `config` and `inputs` identify the job that made the vectors; without them, the folder is nobody's result.
+    """
     rows = contents.rows
     columns = contents.columns
     tensors = {"rows": rows.values}
@@ -116,9 +137,12 @@ def write_contents(folder: FolderWriter, contents: Contents) -> dict[str, Any]:
         tensors["columns"] = columns.values
 
     subwords = contents.subwords
-    facts: dict[str, Any] = {}
-    if "corpus" in contents.settings:
-        facts["counted_with"] = {"corpus": dict(contents.settings["corpus"])}
+    facts = {**contents.facts, **(facts or {})}
+    if config is None:
+        config = {name: contents.settings[name] for name in TRAINING_STAGES if name in contents.settings}
+    counted_with = {name: dict(stage) for name, stage in contents.settings.items() if name not in config}
+    if counted_with:
+        facts["counted_with"] = counted_with
     if subwords is not None:
         folder.write_array("ngrams.npy", subwords.ngrams)
         tensors["subwords"] = subwords.table
@@ -134,15 +158,25 @@ def write_contents(folder: FolderWriter, contents: Contents) -> dict[str, Any]:
         written.result()
 
     header = digest_array(_read_header(folder.path / TENSORS))
-    return {
+    facts |= {
         "rows": len(rows.values),
         "columns": 0 if columns is None else len(columns.values),
         "dim": contents.vectors.shape[1],
         "shift": contents.shift,
         "columns_per_row": contents.columns_per_row,
-        **facts,
         "tensors": {HEADER: header, **digests.result()},
     }
+    folder.finish(config=config, inputs=inputs or {}, facts=facts)
+
+
+def fingerprint_contents(contents: Contents) -> str:
+    """Return a digest of labels, rows and columns, equal for vectors in memory and those loaded from their folder."""
+    digest = hashlib.sha256()
+    for side in (contents.rows, contents.columns):
+        if side is not None:
+            digest.update("\n".join(side.vocabulary.to_lines()).encode("utf-8", "surrogatepass"))
+            digest.update(np.ascontiguousarray(side.values).data)
+    return digest.hexdigest()[:16]
 
 
 def _read_header(file: Path) -> NDArray[np.uint8]:
@@ -159,8 +193,8 @@ def _write_labels(folder: FolderWriter, name: str, table: VectorTable) -> None:
         folder.write_array(f"{name}_sums.npy", np.asarray(table.sums, np.float64))
 
 
-def read_contents(path: str | Path) -> tuple[Contents, dict[str, Callable[[], None]]]:
-    """Return the memory-mapped contents of a folder, and for each tensor a function that verifies its checksum."""
+def read_contents(path: str | Path) -> tuple[Contents, dict[str, Callable[[], None]], str]:
+    """Return the memory-mapped contents of a folder, a function that verifies each tensor, and the fingerprint."""
     folder = open_folder(path, STAGE)
     facts = folder.manifest.facts
     if TENSORS not in folder.manifest.parts:
@@ -183,16 +217,23 @@ def read_contents(path: str | Path) -> tuple[Contents, dict[str, Callable[[], No
         if "subwords" in tensors:
             subwords = Subwords(folder.array("ngrams.npy"), tensors["subwords"], **facts["subwords"])
         recorded = {**(facts.get("counted_with") or {}), **folder.manifest.config}
-        settings = {name: dict(recorded[name]) for name in ("corpus", "train", "ranking") if name in recorded}
+        settings = {name: dict(stage) for name, stage in recorded.items()}
+        known = {name: value for name, value in facts.items() if name in TRAINING_FACTS}
+        known["library"] = folder.manifest.library
+        if "matrix" in folder.manifest.inputs:
+            known["matrix"] = folder.manifest.inputs["matrix"]
         contents = Contents(
-            rows, columns, vectors, float(facts["shift"]), int(facts["columns_per_row"]), subwords, settings
+            rows, columns, vectors, float(facts["shift"]), int(facts["columns_per_row"]), subwords, settings, known
         )
     except KeyError as error:
         raise DamagedFolder(f"{folder.path}: {error.args[0]!r} is missing; {REMEDY}") from error
     except (ConfigError, VocabularyError, TypeError, ValueError, OverflowError) as error:
         raise DamagedFolder(f"{folder.path}: its files do not match: {error}; {REMEDY}") from error
 
-    return contents, {name: partial(_check_tensor, folder, name, values) for name, values in tensors.items()}
+    checks: dict[str, Callable[[], None]] = {
+        name: partial(_check_tensor, folder, name, values) for name, values in tensors.items()
+    }
+    return contents, checks, folder.manifest.fingerprint
 
 
 def _check_tensor(folder: Folder, name: str, values: NDArray[Any]) -> None:

@@ -15,12 +15,12 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, FolderExists, UnknownToken
 from swivel.runtime.notebook import draw_html
 from swivel.runtime.options import RunOptions
-from swivel.storage import FolderWriter, create_folder
+from swivel.storage import create_folder
 from swivel.storage.overlap import is_own_folder
 from swivel.vectors import dataframes
 from swivel.vectors.align import choose_anchors, find_rotation
 from swivel.vectors.expressions import Query, as_tokens, need_tokens, parse_expression
-from swivel.vectors.folder import STAGE, Contents, VectorTable, read_contents, write_contents
+from swivel.vectors.folder import STAGE, Contents, VectorTable, fingerprint_contents, read_contents, write_contents
 from swivel.vectors.guesses import Guesser
 from swivel.vectors.search import (
     Floats,
@@ -64,7 +64,11 @@ class Vectors:
     subwords
         Vectors of n-grams, for guesses of words that are not in the vocabulary.
     settings
-        Settings of the training by stage, as in a manifest: "corpus" to split texts as then, "train" to fold in rows.
+        Settings of the stages that led to the vectors, as in a manifest: "corpus" and "count", to read texts as then,
+        "train" and "vectors", to fold in rows, "ranking", to recommend.
+    facts
+        What is known of the training: "matrix" (its fingerprint), "plan", "losses", "training_seconds", and
+        "trained_rows", the number of rows before `extend` added more.
 
     >>> words = Vocabulary(["king", "queen", "pear"])
     >>> vectors = Vectors(VectorTable(words, np.array([[1, 0], [0.8, 0.6], [0, 1]], np.float32)))
@@ -82,6 +86,7 @@ class Vectors:
         columns_per_row: int = 0,
         subwords: Subwords | None = None,
         settings: Mapping[str, Mapping[str, Any]] | None = None,
+        facts: Mapping[str, Any] | None = None,
     ) -> None:
         is_rows = vectors is None or vectors is rows.values
         rows = _freeze_table(rows)
@@ -89,7 +94,14 @@ class Vectors:
         combined = rows.values if vectors is None or is_rows else _freeze(vectors)
 
         self._contents = Contents(
-            rows, columns, combined, float(shift), int(columns_per_row), subwords, dict(settings or {})
+            rows,
+            columns,
+            combined,
+            float(shift),
+            int(columns_per_row),
+            subwords,
+            dict(settings or {}),
+            dict(facts or {}),
         )
         self._checks: dict[str, Callable[[], None]] = {}  # checksum tests of the tensors not verified yet
 
@@ -100,6 +112,7 @@ class Vectors:
         self.shift = self._contents.shift
         self.columns_per_row = self._contents.columns_per_row
         self.settings = self._contents.settings
+        self.facts = self._contents.facts
 
         self._encoders: dict[tuple[float, int, bool], TextEncoder] = {}  # by their settings
         self.path: Path | None = None  # the folder the vectors were loaded from
@@ -121,6 +134,11 @@ class Vectors:
         """Everything that a folder of vectors contains."""
         self._check("rows", "columns", "vectors", "subwords")
         return self._contents
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digest of the content: that of the files of a folder, or of the labels, rows and columns in memory."""
+        return fingerprint_contents(self.contents)
 
     @property
     def rows(self) -> Floats:
@@ -475,15 +493,15 @@ class Vectors:
                 raise FolderExists(f"{path}: the folder of a run, with a result in {inside}; choose another folder")
 
         with create_folder(path, STAGE, overwrite=overwrite) as folder:
-            config = {name: self.settings[name] for name in ("train", "ranking") if name in self.settings}
-            folder.finish(config=config, inputs={}, facts=write_vectors(folder, self))
+            write_contents(folder, self.contents)
 
     @classmethod
     def load(cls, path: str | Path) -> Vectors:
         """Open a folder of vectors; arrays are memory-mapped and verified before their first use."""
-        stored, checks = read_contents(path)
+        stored, checks, fingerprint = read_contents(path)
         loaded = cls(**stored.to_arguments())
         loaded.path = loaded.source = Path(path)
+        loaded.fingerprint = fingerprint
         loaded._checks = checks
         return loaded
 
@@ -581,11 +599,6 @@ def _restore(arguments: dict[str, Any], path: Path | None, source: Path | None) 
     vectors.path = path
     vectors.source = source
     return vectors
-
-
-def write_vectors(folder: FolderWriter, vectors: Vectors) -> dict[str, Any]:
-    """Write the files of `vectors` into a folder and return the facts for its manifest."""
-    return write_contents(folder, vectors.contents)
 
 
 def _freeze(array: NDArray[Any]) -> Floats:

@@ -14,7 +14,6 @@ from swivel import storage
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import BlockCells, Matrix, MatrixBuilder, MatrixSpec
 from swivel.counts import layout as matrix_layout
-from swivel.counts.transform import transform_counts
 from swivel.training.backends import ZeroSampling
 from swivel.training.schedule import block_starts
 
@@ -150,7 +149,7 @@ def test_cells_equal_those_of_the_reblocked_matrix(
 def test_counts_are_transformed_on_the_device(matrices: dict[bool, Matrix]) -> None:
     matrix = matrices[False]
     raw, found = (
-        lay_out(each, (3, 3), ZeroSampling()).counts.cpu() for each in (matrix, transform_counts(matrix, "log"))
+        lay_out(each, (3, 3), ZeroSampling()).counts.cpu() for each in (matrix, matrix.transformed("log"))
     )
     torch.testing.assert_close(found, torch.log1p(raw.double()).float())
 

@@ -25,7 +25,7 @@ from swivel.config import CorpusConfig, CountConfig, VocabularyConfig
 from swivel.corpus.encode import EncodedCorpus
 from swivel.corpus.file_ranges import FileRange, cut_files, encode_ranges, group_ranges
 from swivel.corpus.phrases import JoinedCorpus, join_corpus
-from swivel.corpus.sources import TextFile, list_files, text_size
+from swivel.corpus.sources import TextFile, can_compare, files_of, list_files, text_size
 from swivel.corpus.type_tables import PackedTypes, TypeCounts
 from swivel.corpus.vocabulary import Vocabulary, check_units, choose_vocabulary, describe_text
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
@@ -39,7 +39,6 @@ from swivel.runtime.progress import track
 from swivel.runtime.ray import IDLE_SECONDS, Node, await_nodes, connect, fetch, load_ray, take_results
 from swivel.runtime.resources import format_bytes
 from swivel.storage import open_array, place_folder, remove_tree, scratch_folder
-from swivel.storage.result_folder import READ_ONCE
 
 # Bytes of text per task.
 MIN_PIECE_BYTES = 8 << 20
@@ -74,7 +73,7 @@ def count_on_ray(job: ClusterCount, options: RunOptions) -> Matrix:
 
     Raises ConfigError if the text is not in files, and ClusterError if the cluster cannot be reached or fails.
     """
-    if READ_ONCE & set(job.inputs.values()):
+    if files_of(job.texts) is None or not can_compare(job.inputs):
         raise ConfigError("counting on Ray reads files; save text from memory or from a pipe to a file first")
     if job.count.device not in ("auto", "cpu"):
         raise ConfigError(f"counting on Ray runs on CPU cores, got device={job.count.device!r}; omit device")

@@ -23,7 +23,6 @@ from swivel.counts.importers.lines import read_lines
 from swivel.counts.importers.spill import PIECE, SpillFiles, add_sums
 from swivel.counts.layout import Ints, UnitCells
 from swivel.errors import CountsError
-from swivel.storage import open_array
 
 _ITEMS = 1 << 24  # items paired at a time: their arrays take 0.6 GiB
 _LISTS = 1 << 13  # baskets per batch
@@ -105,7 +104,7 @@ class BasketSpill(SpillFiles):
 
     length = None  # number of cells: not known before they are generated
 
-    def __init__(self, folder: Path, config: ImportConfig, sides: str) -> None:
+    def __init__(self, folder: Path | None, config: ImportConfig, sides: str) -> None:
         super().__init__(folder, items=np.uint32, lengths=np.uint32)
         self._both_ways = sides != "same"
         self._weights: Ints | None = None
@@ -135,7 +134,7 @@ class BasketSpill(SpillFiles):
 
     def _blocks(self) -> Iterator[tuple[Ints, Ints]]:
         """Yield blocks of whole baskets: items, and for each the number of items after it in its basket."""
-        items, lengths = (open_array(file.path) for file in self.files)
+        items, lengths = (file.open() for file in self.files)
         ends = np.cumsum(lengths, dtype=np.int64)
         first = done = 0
 

@@ -36,7 +36,7 @@ Spill: TypeAlias = CellSpill | BasketSpill
 
 
 def build_matrix(
-    spill: Spill, context: ImportContext, path: Path, provenance: Mapping[str, Any], options: RunOptions
+    spill: Spill, context: ImportContext, path: Path | None, provenance: Mapping[str, Any], options: RunOptions
 ) -> Matrix:
     """Write the matrix of the spilled cells, with `provenance` in its manifest, and return it."""
     if isinstance(spill, BasketSpill):

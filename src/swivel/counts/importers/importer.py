@@ -24,13 +24,14 @@ from swivel.counts.importers.context import ImportContext, as_labels
 from swivel.counts.importers.detect import ImportSource, find_source
 from swivel.counts.importers.glove import read_label_file
 from swivel.counts.importers.spill import CellSpill
-from swivel.counts.matrix import Matrix, open_matrix
+from swivel.counts.matrix import Matrix
+from swivel.counts.matrix_folder import open_matrix
 from swivel.errors import ConfigError, CountsError, StorageError, clear_errors
 from swivel.runtime.estimates import ResourceEstimate, check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import track
-from swivel.storage import fingerprint, hold_folder, scratch_folder
-from swivel.storage.result_folder import folder_or_temporary, is_done, refuse_locked
+from swivel.storage import fingerprint, scratch_folder
+from swivel.storage.output_folder import OutputFolder, output_folder
 
 # A line of triples has at least 12 bytes; its cell takes 16 bytes in the scratch folder and 8 in the matrix. Compressed
 # files take more, which is known only after reading.
@@ -50,7 +51,7 @@ def import_counts(
     options: RunOptions | None = None,
     **settings: Any,
 ) -> Matrix:
-    """Import counts of another tool and return the matrix, stored in the folder `out` or in a temporary one.
+    """Import counts of another tool and return the matrix, in memory or opened from the folder `out`.
 
     Parameters
     ----------
@@ -60,7 +61,7 @@ def import_counts(
         sparse matrix, an array, a pandas, polars or pyarrow table, a dictionary from (row, column) to a count, an
         iterable of (row, column, count).
     out
-        Folder of the matrix; None for a temporary folder that is deleted with the matrix object.
+        Folder of the matrix; None for a matrix in memory.
     row_labels, column_labels
         Labels of the rows and columns of a matrix, or a file with one label per line.
     options
@@ -88,22 +89,30 @@ def import_counts(
     labels = [_read_labels(row_labels), _read_labels(column_labels)]
     label_files = [Path(file) for file in (row_labels, column_labels) if isinstance(file, (str, Path))]
 
-    with folder_or_temporary(out, [*found.local_files, *label_files]) as folder:
-        refuse_locked(folder.path)
-        digests = digest_sources(
-            found.local_files, known=folder.path, threads=options.thread_count, progress=options.progress
-        )
-        inputs = found.fingerprints(digests)
-        if inputs and labels != [None, None]:
-            inputs["labels"] = fingerprint(labels)
-        provenance = {"config": {"import": result_settings(config)}, "inputs": inputs}
-        if is_done(folder.path, "matrix", provenance, options):
-            return open_matrix(folder.path)
+    with output_folder(out, [*found.local_files, *label_files], options) as output:
+        record: dict[str, Any] = {"config": {"import": result_settings(config)}}
+        if output.path is not None:
+            digests = digest_sources(
+                found.local_files, known=output.path, threads=options.thread_count, progress=options.progress
+            )
+            record["inputs"] = found.fingerprints(digests)
+            if record["inputs"] and labels != [None, None]:
+                record["inputs"]["labels"] = fingerprint(labels)
+            if output.has_result("matrix", record):
+                return open_matrix(output.path)
+            record["facts"] = to_facts(digests)
 
-        with hold_folder(folder.path):
+        with _working_folder(output, found) as path:
             check_libraries("importing")
-            record = {**provenance, "facts": to_facts(digests)}
-            return folder.keep(_import(found, config, labels, folder.path, record, options))
+            matrix = _import(found, config, labels, path, record, options)
+            return matrix if output.path is not None else matrix.to_memory()
+
+
+def _working_folder(output: OutputFolder, source: ImportSource) -> contextlib.AbstractContextManager[Path | None]:
+    """Return a folder to work in; none for an object in memory that is not stored, whose cells stay in memory."""
+    if output.path is None and not source.files and source.size is not None:
+        return contextlib.nullcontext()
+    return output.working()
 
 
 def _make_config(settings: dict[str, Any]) -> ImportConfig:
@@ -137,7 +146,7 @@ def _import(
     source: ImportSource,
     config: ImportConfig,
     labels: Sequence[list[str] | None],
-    path: Path,
+    path: Path | None,
     provenance: Mapping[str, Any],
     options: RunOptions,
 ) -> Matrix:
@@ -156,7 +165,7 @@ def _import(
         ResourceEstimate("importing", disk, memory, disk, _ADVICE).announce(path, options.progress)
 
     with contextlib.ExitStack() as stack:
-        scratch = stack.enter_context(scratch_folder(path))
+        scratch = None if path is None else stack.enter_context(scratch_folder(path))
         spill = BasketSpill(scratch, config, sides) if source.format == "baskets" else CellSpill(scratch)
         stack.callback(spill.close)
 

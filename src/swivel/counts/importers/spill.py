@@ -1,4 +1,4 @@
-"""Scratch files for the cells of an import, until all labels and their sums are known.
+"""The cells of an import in scratch files, or in memory, until all labels and their sums are known.
 
 Chunks are validated and appended; afterwards the cells can be read any number of times, as integers in one unit, so
 that they are summed exactly in any order. If the counts share no small unit, they are rounded to multiples of a power
@@ -23,7 +23,6 @@ from swivel.errors import CountsError
 from swivel.storage import ArrayAppender
 
 PIECE = 1 << 20  # cells processed at a time
-_HEADER_BYTES = 128  # of an .npy file written by ArrayAppender
 _MAX_IDS = 1 << 32
 _EXACT = float(1 << 53)  # integers below are exact in float64
 
@@ -106,10 +105,12 @@ def _fits(counts: NDArray[np.float64], unit: int) -> bool:
 
 
 class SpillFiles:
-    """Growing scratch files, one per array."""
+    """Growing arrays, in files of a scratch folder or in memory."""
 
-    def __init__(self, folder: Path, **kinds: type[np.generic]) -> None:
-        self.files = [ArrayAppender(folder / f"{name}.npy", kind) for name, kind in kinds.items()]
+    def __init__(self, folder: Path | None, **kinds: type[np.generic]) -> None:
+        self.files = [
+            ArrayAppender(None if folder is None else folder / f"{name}.npy", kind) for name, kind in kinds.items()
+        ]
 
     def append(self, *arrays: NDArray[Any]) -> None:
         """Append to each file the array at its position."""
@@ -125,7 +126,7 @@ class SpillFiles:
 class CellSpill(SpillFiles):
     """Files of rows, columns and counts."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path | None) -> None:
         super().__init__(folder, rows=np.uint32, columns=np.uint32, counts=np.float64)
         self._finder = UnitFinder()
         self.unit = 1
@@ -167,15 +168,11 @@ class CellSpill(SpillFiles):
         """Yield the cells `first` to `last - 1` in pieces. Threads may read at the same time."""
         last = self.length if last is None else last
         for start in range(first, last, PIECE):
-            rows, columns, counts = (_read(file, start, min(PIECE, last - start)) for file in self.files)
+            rows, columns, counts = (file.read(start, min(PIECE, last - start)) for file in self.files)
             # `add` checked that counts are finite and positive; `choose_unit` that their sum fits in int64.
             counts *= self.unit
             units = np.maximum(np.rint(counts, out=counts), 1, out=counts).astype(np.int64)
             yield rows.astype(np.int64), columns.astype(np.int64), units
-
-
-def _read(file: ArrayAppender, start: int, size: int) -> NDArray[Any]:
-    return np.fromfile(file.path, file.dtype, size, offset=_HEADER_BYTES + start * file.dtype.itemsize)
 
 
 def refuse_bad_counts(counts: NDArray[np.float64], place: Place) -> None:

@@ -88,9 +88,11 @@ class AsyncExecutor(Executor):
         self._servers = ServerPool(self._ray, config, job)
         self._resources.callback(self._servers.close)
 
-        path = job.matrix.path.resolve()
+        path = job.matrix.path
+        if path is None:
+            raise ConfigError("training on Ray needs a matrix in a folder that all nodes see: save it, or pass out")
         setup = WorkerSetup(
-            path, job.matrix.fingerprint, job.config, job.plan, config.worker_threads, config.lease_seconds
+            path.resolve(), job.matrix.fingerprint, job.config, job.plan, config.worker_threads, config.lease_seconds
         )
         self._workers = WorkerPool(self._ray, config, setup, config.workers or self._count_places())
         self._resources.callback(self._workers.close)

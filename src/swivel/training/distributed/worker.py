@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from swivel._version import __version__
 from swivel.config import TrainConfig
 from swivel.counts import open_matrix
-from swivel.counts.transform import transform_counts
 from swivel.errors import ClusterError, first_line
 from swivel.runtime.progress import SILENT
 from swivel.runtime.resources import keep_freed_memory
@@ -131,7 +130,7 @@ def open_stepper(setup: WorkerSetup) -> Iterator[Stepper]:
         raise ClusterError(
             f"a worker has Swivel {__version__}, the command has {setup.version}; install the same version on all nodes"
         )
-    matrix = transform_counts(open_matrix(setup.path), setup.config.transform)
+    matrix = open_matrix(setup.path).transformed(setup.config.transform)
     if matrix.fingerprint != setup.fingerprint:
         raise ClusterError(
             f"{setup.path}: a worker finds another matrix there than the command; put it on storage that nodes share"

@@ -1,0 +1,257 @@
+"""The folder of a matrix: saved, and opened with its cells memory-mapped.
+
+Files of the folder (stage "matrix"):
+
+- `rows.txt` and `columns.txt`: token TAB count; without `columns.txt` the columns have the row vocabulary.
+- `row_sums.npy` and `column_sums.npy`: int64 units.
+- `offsets.npy`: int64, row_blocks x column_blocks + 1, the start of each shard in `positions` and `counts`; the shards
+  of a symmetric matrix below the diagonal are empty.
+- `positions.npy`: uint32, local row << 16 | local column, ascending in a shard.
+- `counts.npy`: uint32 units, at most 2^32 - 1.
+- `large_cells.npy` and `large_counts.npy`: int64, indexes of the cells that hold 2^32 - 1, and their exact units.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts.layout import Ints, Layout
+from swivel.counts.matrix import Matrix, MatrixContents
+from swivel.counts.shards import FILES, CellArrays
+from swivel.errors import DamagedFolder, StorageError, VocabularyError
+from swivel.storage import REMEDY, Folder, FolderWriter, create_folder, open_array, open_folder
+from swivel.storage.checksums import digest_bytes
+from swivel.storage.manifest import fingerprint_parts
+from swivel.storage.npy import npy_bytes
+
+STAGE = "matrix"
+LARGE = ("positions.npy", "counts.npy")  # memory-mapped, and not read when the matrix is opened
+
+
+class MatrixFolder:
+    """The contents of a matrix in a folder: everything is read, and its checksum verified, at the first access."""
+
+    def __init__(self, folder: Folder, layout: Layout, arrays: CellArrays) -> None:
+        facts = folder.manifest.facts
+        self.layout = layout
+        self.unverified = arrays  # the cells, without the test of their checksums
+        self.unit: int = facts["unit"]
+        self.column_parts: tuple[str, ...] = tuple(facts["column_parts"])
+        self.total_units: int = facts["total_units"]
+        self.config: Mapping[str, Any] = folder.manifest.config
+        self.path: Path = folder.path
+        self._folder = folder
+        self._verifying: threading.Thread | None = None
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether columns have a vocabulary of their own."""
+        return "columns.txt" in self._folder.manifest.parts
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the contents of all files."""
+        return self._folder.manifest.fingerprint
+
+    @cached_property
+    def arrays(self) -> CellArrays:
+        """The cells."""
+        self._wait_for_checksums()
+        self._folder.check(*LARGE)
+        return self.unverified
+
+    @cached_property
+    def rows(self) -> Vocabulary:
+        """Vocabulary of the rows."""
+        return _read_vocabulary(self._folder, "rows.txt")
+
+    @cached_property
+    def columns(self) -> Vocabulary | None:
+        """Vocabulary of the columns; None if it is that of the rows."""
+        return _read_vocabulary(self._folder, "columns.txt") if self.has_columns else None
+
+    @cached_property
+    def row_sums(self) -> Ints:
+        """Exact row sums, int64, in units."""
+        return _read_numbers(self._folder, "row_sums.npy", np.int64)
+
+    @cached_property
+    def column_sums(self) -> Ints:
+        """Exact column sums, int64, in units."""
+        return _read_numbers(self._folder, "column_sums.npy", np.int64)
+
+    def keep_labels(self, rows: Vocabulary, columns: Vocabulary | None) -> None:
+        """Use these vocabularies, which were just written, instead of reading them."""
+        self.rows = rows
+        self.columns = columns
+
+    def verify(self) -> None:
+        """Raise DamagedFolder for the first file whose checksum differs from the manifest."""
+        self._wait_for_checksums()
+        self._folder.verify()
+
+    def verify_ahead(self) -> None:
+        """Start to verify the cells in the background; the first access to them waits for it and raises its errors."""
+        self._verifying = threading.Thread(target=self._verify_quietly, daemon=True)
+        self._verifying.start()
+
+    def trust(self) -> None:
+        """Skip the checksums of this folder, because this process wrote it or another process has verified it."""
+        self._folder.trust()
+
+    def _verify_quietly(self) -> None:
+        with contextlib.suppress(Exception):  # The next check raises it.
+            self._folder.check(*LARGE)
+
+    def _wait_for_checksums(self) -> None:
+        verifying = self._verifying
+        if verifying is not None:
+            verifying.join()
+            self._verifying = None
+
+
+def save_matrix(contents: MatrixContents | MatrixFolder, path: Path, *, overwrite: bool = False) -> None:
+    """Write the contents of a matrix to a folder."""
+    with create_folder(path, STAGE, overwrite=overwrite) as writer:
+        writer.write_lines("rows.txt", contents.rows.to_lines())
+        for name, array in name_arrays(contents.arrays).items():
+            writer.write_array(name, array)
+        finish_folder(writer, contents)
+
+
+def name_arrays(arrays: CellArrays) -> dict[str, NDArray[Any]]:
+    """Return the arrays of the cells by the names of their files."""
+    values: tuple[NDArray[Any], ...] = arrays
+    return {name: array.ravel() for name, array in zip(FILES, values, strict=True)}
+
+
+def adopt_cells(writer: FolderWriter, scratch: Path, threads: int) -> CellArrays:
+    """Move complete files of cells from a scratch folder on the same disk into a folder, and return them mapped."""
+    with ThreadPoolExecutor(threads) as pool:  # checksums take about one second per GB
+        list(pool.map(lambda name: writer.adopt(name, scratch / name), FILES))
+    offsets, *others = (open_array(writer.path / name) for name in FILES)
+    return CellArrays(offsets.reshape(1, -1), *others)
+
+
+def finish_folder(
+    writer: FolderWriter,
+    contents: MatrixContents | MatrixFolder,
+    *,
+    inputs: Mapping[str, str] | None = None,
+    facts: Mapping[str, Any] | None = None,
+) -> None:
+    """Write what a matrix has besides its row labels and cells, and the manifest with further inputs and facts."""
+    layout = contents.layout
+    if contents.columns is not None:
+        writer.write_lines("columns.txt", contents.columns.to_lines())
+    writer.write_array("row_sums.npy", contents.row_sums)
+    writer.write_array("column_sums.npy", contents.column_sums)
+
+    all_facts = {
+        **(facts or {}),
+        "shape": [layout.rows, layout.columns],
+        "row_blocks": layout.row_blocks,
+        "column_blocks": layout.column_blocks,
+        "symmetric": layout.symmetric,
+        "stored_cells": len(contents.unverified.counts),
+        "unit": contents.unit,
+        "total_units": contents.total_units,
+        "column_parts": list(contents.column_parts),
+    }
+    writer.finish(config=dict(contents.config), inputs=inputs or {}, facts=all_facts)
+
+
+def fingerprint_contents(contents: MatrixContents) -> str:
+    """Return the fingerprint that a folder of these contents would have."""
+    arrays = name_arrays(contents.arrays)
+    arrays |= {"row_sums.npy": contents.row_sums, "column_sums.npy": contents.column_sums}
+    parts = {name: digest_bytes(*npy_bytes(array)) for name, array in arrays.items()}
+
+    vocabularies = {"rows.txt": contents.rows, "columns.txt": contents.columns}
+    for name, vocabulary in vocabularies.items():
+        if vocabulary is not None:
+            parts[name] = digest_bytes("".join(f"{line}\n" for line in vocabulary.to_lines()).encode())
+    return fingerprint_parts(parts)
+
+
+def open_matrix(path: str | Path) -> Matrix:
+    """Return the matrix in a folder; its cells are not read yet.
+
+    >>> open_matrix("nowhere")
+    Traceback (most recent call last):
+    swivel.errors.StorageError: nowhere: no such folder
+    """
+    return Matrix(open_matrix_folder(path))
+
+
+def open_matrix_folder(path: str | Path) -> MatrixFolder:
+    """Return the contents of a matrix in a folder; see `open_matrix`."""
+    if Path(path).is_file():
+        raise StorageError(
+            f"{path}: a file, not a matrix; for text use swivel run, for a table of counts swivel import"
+        )
+    folder = open_folder(path, "matrix")
+    try:
+        layout = _read_layout(folder.manifest.facts)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DamagedFolder(f"{folder.path}: the manifest does not describe a matrix ({error}); {REMEDY}") from error
+
+    # Plain views of the mapped files, because slicing a numpy.memmap is several times slower.
+    offsets, *others = (np.asarray(_read_numbers(folder, name, kind)) for name, kind in FILES.items())
+    arrays = CellArrays(offsets.reshape(1, -1), *others)
+    if not _fit_together(layout, arrays):
+        folder.verify()  # raises an error that names the damaged file, if a checksum differs
+        raise DamagedFolder(f"{folder.path / 'offsets.npy'}: does not match the other files; {REMEDY}")
+
+    return MatrixFolder(folder, layout, arrays)
+
+
+def _read_layout(facts: Mapping[str, Any]) -> Layout:
+    rows, columns = facts["shape"]
+    numbers = rows, columns, facts["row_blocks"], facts["column_blocks"], facts["unit"], facts["total_units"]
+    if not all(type(number) is int and number > 0 for number in numbers):
+        raise ValueError(f"sizes must be positive integers, got {numbers}")
+    if not all(isinstance(name, str) for name in facts["column_parts"]) or type(facts["symmetric"]) is not bool:
+        raise ValueError("column_parts must be strings and symmetric a boolean")
+    return Layout(*numbers[:4], facts["symmetric"])
+
+
+def _read_vocabulary(folder: Folder, name: str) -> Vocabulary:
+    try:
+        return Vocabulary.from_lines(folder.lines(name))
+    except VocabularyError as error:
+        raise DamagedFolder(f"{folder.path / name}: {error}; {REMEDY}") from error
+
+
+def _read_numbers(folder: Folder, name: str, kind: type[np.generic]) -> NDArray[Any]:
+    array = folder.mapped(name) if name in LARGE else folder.array(name)
+    if array.ndim != 1 or array.dtype != kind:
+        problem = f"expected one dimension of {np.dtype(kind)}, got {array.ndim} of {array.dtype}"
+        raise DamagedFolder(f"{folder.path / name}: {problem}; {REMEDY}")
+    return array
+
+
+def _fit_together(layout: Layout, arrays: CellArrays) -> bool:
+    """Return whether every shard is a range of the cells. The checksums cover the content of the cells."""
+    offsets = arrays.offsets[0]
+    cells = len(arrays.counts)
+    large = arrays.large_cells
+
+    return bool(
+        len(offsets) == layout.shards + 1
+        and offsets[0] == 0
+        and offsets[-1] == cells == len(arrays.positions)
+        and (offsets[1:] >= offsets[:-1]).all()
+        and len(large) == len(arrays.large_counts)
+        and (not len(large) or (large.min() >= 0 and large.max() < cells))
+    )

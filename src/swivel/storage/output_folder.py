@@ -1,0 +1,92 @@
+"""Where commands put their results: a folder, with a test whether its result is already there, or memory."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from swivel.errors import FolderExists, FolderLocked, StorageError
+from swivel.runtime.options import RunOptions
+from swivel.storage import MANIFEST, hold_folder, read_manifest, scratch_folder, sweep_folder
+from swivel.storage.lock import LOCK, lock_folder
+from swivel.storage.overlap import refuse_overlap
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFolder:
+    """Where a command puts its result: a folder, or memory if `path` is None."""
+
+    path: Path | None
+    options: RunOptions
+
+    def has_result(self, stage: str, provenance: Mapping[str, Any], *, is_comparable: bool = True) -> bool:
+        """Return whether the folder holds the result of exactly these inputs and settings.
+
+        Raises FolderExists if it holds another result, or any if the inputs cannot be compared with those of a result,
+        because they can be read only once.
+        """
+        path = self.path
+        if path is None or self.options.overwrite or not (path / MANIFEST).exists():
+            return False
+
+        sweep_folder(path)
+        manifest = read_manifest(path)
+        if manifest.stage != stage:
+            raise FolderExists(f"{path}: already holds {manifest.stage}; choose another folder or pass overwrite=True")
+
+        if not is_comparable:
+            raise FolderExists(
+                f"{path}: finished already, and text in memory or from a pipe cannot be compared with what the folder "
+                "was made from; choose another folder or pass overwrite=True"
+            )
+        if provenance["inputs"] and {"config": manifest.config, "inputs": manifest.inputs} == provenance:
+            self.options.progress.message(f"{path}: finished already, nothing to do")
+            return True
+
+        differing = [
+            f"{part}.{name}"
+            for part, values in provenance["config"].items()
+            for name, value in values.items()
+            if value != manifest.config.get(part, {}).get(name)
+        ]
+        what = f"with other settings ({', '.join(differing)})" if differing else "from other inputs"
+        raise FolderExists(f"{path}: finished already {what}; choose another folder or pass overwrite=True")
+
+    @contextmanager
+    def working(self) -> Iterator[Path]:
+        """Yield a folder to work in: the locked output folder, or a scratch folder for a result in memory."""
+        if self.path is not None:
+            with hold_folder(self.path):
+                yield self.path
+            return
+        with scratch_folder(Path(tempfile.gettempdir())) as scratch:
+            yield scratch
+
+
+@contextmanager
+def output_folder(out: str | Path | None, inputs: Iterable[Path | None], options: RunOptions) -> Iterator[OutputFolder]:
+    """Yield the output of a command that reads `inputs`.
+
+    Raises ConfigError if the result would replace one of them, FolderLocked if another process writes to the folder.
+    """
+    path = None if out is None else Path(out)
+    if path is not None:
+        refuse_overlap([path], inputs)
+        refuse_locked(path)
+    yield OutputFolder(path, options)
+
+
+def refuse_locked(path: Path) -> None:
+    """Raise FolderLocked if another process is writing to a folder."""
+    if (path / LOCK).exists():
+        try:
+            with lock_folder(path):
+                pass  # A killed process left the file.
+        except FolderLocked:
+            raise
+        except StorageError:
+            pass  # A finished folder may be read-only.
