@@ -63,7 +63,7 @@ class OutputFolder:
             with hold_folder(self.path):
                 yield self.path
             return
-        with scratch_folder(Path(tempfile.gettempdir())) as scratch:
+        with scratch_folder(Path(tempfile.gettempdir())) as scratch, hold_folder(scratch):
             yield scratch
 
 
