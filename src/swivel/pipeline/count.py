@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from swivel.config import CorpusConfig, CountConfig, VocabularyConfig, result_settings
+from swivel.config import CorpusConfig, CountConfig
 from swivel.corpus.vocabulary import Vocabulary, check_units, choose_vocabulary, describe_text, read_tokens
 from swivel.errors import ConfigError
-from swivel.pipeline.settings import given, make_options, split_settings
+from swivel.pipeline.settings import TextCounting, given, make_options, resolve_counting
 from swivel.runtime.estimates import ResourceEstimate, check_libraries
 from swivel.runtime.numbers import plural
 from swivel.runtime.options import RunOptions
@@ -34,20 +33,6 @@ Result = TypeVar("Result")
 
 # A token of English text is about 6 bytes long; it takes 4 bytes of scratch space when read and 4 as an id.
 SCRATCH_PER_BYTE = 1.4
-
-
-@dataclass(frozen=True, slots=True)
-class TextCounting:
-    """Settings for reading and counting a text."""
-
-    corpus: CorpusConfig
-    vocabulary: VocabularyConfig
-    count: CountConfig
-
-    def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Return the settings of each stage, for a manifest."""
-        recorded = dataclasses.replace(self, corpus=self.corpus.without_path())
-        return {field.name: result_settings(getattr(recorded, field.name)) for field in dataclasses.fields(self)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,22 +92,33 @@ def count(
     >>> matrix.count("a", "b")
     3.0
     """
-    from swivel.corpus import can_compare, digest_sources, find_texts, fingerprint_sources, local_files, to_facts
-    from swivel.counts import open_matrix
+    from swivel.corpus import find_texts
 
     options = make_options(options, threads=threads, memory=memory, progress=progress)
+    counting = resolve_counting(recipe, {**settings, **given(window=window, min_count=min_count, device=device)})
+    listed = list_tokens(vocabulary)
+    return count_texts(find_texts(texts, out), out, counting, listed, options, vocabulary_file=file_of(vocabulary))
+
+
+def count_texts(
+    texts: Texts,
+    out: str | Path | None,
+    counting: TextCounting,
+    listed: tuple[str, ...] | None,
+    options: RunOptions,
+    *,
+    vocabulary_file: Path | None,
+) -> Matrix:
+    """Count texts with resolved settings; `listed` are the words of the vocabulary if a list of them was given."""
+    from swivel.corpus import can_compare, digest_sources, fingerprint_sources, local_files, to_facts
+    from swivel.counts import open_matrix
+
     rank = find_rank()
     if rank is not None and rank[1] > 1:
         raise ConfigError("torchrun starts ranks for training only; count in one process first, then train its matrix")
 
-    chosen: dict[str, Any] = {**settings, **given(window=window, min_count=min_count, device=device)}
-    counting = TextCounting(*split_settings(recipe, chosen, CorpusConfig, VocabularyConfig, CountConfig))
-
-    listed = list_tokens(vocabulary)
     phrases = list_phrases(counting.corpus, options)
-    texts = find_texts(texts, out)
-
-    read = [*local_files(texts), file_of(vocabulary), counting.corpus.phrase_file]
+    read = [*local_files(texts), vocabulary_file, counting.corpus.phrase_file]
     with output_folder(out, read, options) as output:
         record: dict[str, dict[str, Any]] = {}  # of the manifest
         if output.path is not None:

@@ -30,7 +30,6 @@ from swivel.errors import ConfigError, VocabularyError
 from swivel.pipeline.count import (
     Check,
     NumberedText,
-    TextCounting,
     check_device,
     count_numbered,
     encode_texts,
@@ -39,7 +38,7 @@ from swivel.pipeline.count import (
     read_beside_device,
     write_numbered,
 )
-from swivel.pipeline.settings import given, settings_of, split_settings
+from swivel.pipeline.settings import TextCounting, given, settings_of, split_settings
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Progress, track

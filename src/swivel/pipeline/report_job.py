@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -25,11 +26,10 @@ Result = TypeVar("Result")
 class ReportJob:
     """Writes `report.html` of a folder `out`, if the options ask for it and there is a folder."""
 
-    def __init__(self, matrix: Matrix, out: Path | None, watch: Stopwatch, options: RunOptions) -> None:
-        self.matrix = matrix
+    def __init__(self, out: Path | None, options: RunOptions) -> None:
         self.out = out
-        self.watch = watch
-        self.options = options
+        self.watch = Stopwatch(options.progress)
+        self.options = dataclasses.replace(options, progress=self.watch)  # the run options, with times for the report
         self._process: ChildProcess | None = None  # draws the figures
         self._imported: ChildCall[None] | None = None
         self._drawing = threading.Lock()  # matplotlib's settings belong to a process, so it draws one at a time.
@@ -62,18 +62,18 @@ class ReportJob:
                 return
         threading.Thread(target=import_report, daemon=True).start()
 
-    def begin_training(self, vectors: Vectors) -> None:
+    def begin_training(self, vectors: Vectors, matrix: Matrix) -> None:
         """Compute what the report says of trained rows and columns, in the background, before they are combined."""
         if self.is_wanted:
 
             def draft() -> TrainingDraft:
                 from swivel.reports.run_report import draft_training
 
-                return draft_training(vectors, self.matrix, self._draw)
+                return draft_training(vectors, matrix, self._draw)
 
             self._training = self._start(draft)
 
-    def begin(self, vectors: Vectors, folder: Path) -> None:
+    def begin(self, vectors: Vectors, matrix: Matrix, folder: Path) -> None:
         """Compute the rest of the report in the background, for vectors that are being written to `folder`."""
         if self.is_wanted:
             training = self._training
@@ -82,7 +82,7 @@ class ReportJob:
             def draft() -> ReportDraft:
                 from swivel.reports.run_report import draft_report
 
-                return draft_report(vectors, self.matrix, folder, training, self._draw)
+                return draft_report(vectors, matrix, folder, training, self._draw)
 
             self._draft = self._start(draft)
 
@@ -112,12 +112,12 @@ class ReportJob:
                     return self._process.call(draw_figures, plots).wait(SILENT)
             return draw_figures(plots)
 
-    def write(self, vectors: Vectors) -> None:
+    def write(self, vectors: Vectors, matrix: Matrix) -> None:
         """Write the page, now that the vectors are complete; an error becomes a message."""
         if self.is_wanted:
             from swivel.reports.run_report import write_run_report
 
-            write_run_report(vectors, self.matrix, self.out, self.watch, self.options, self._draft)
+            write_run_report(vectors, matrix, self.out, self.watch, self.options, self._draft)
 
 
 def import_report() -> None:

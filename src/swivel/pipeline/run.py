@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,13 +9,20 @@ from typing import TYPE_CHECKING, Any
 from swivel.config import STAGES, CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import StorageError
-from swivel.pipeline.count import count, file_of, list_tokens
+from swivel.pipeline.count import count_texts, file_of, list_tokens
 from swivel.pipeline.report_job import ReportJob
-from swivel.pipeline.settings import given, make_options, settings_of, split_settings
-from swivel.pipeline.train import train_counted
+from swivel.pipeline.settings import (
+    check_names,
+    given,
+    make_options,
+    resolve_counting,
+    resolve_training,
+    settings_of,
+)
+from swivel.pipeline.train import train_vectors
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
-from swivel.runtime.progress import Progress, Stopwatch
+from swivel.runtime.progress import Progress
 from swivel.storage import hold_folder
 from swivel.storage.overlap import refuse_overlap
 
@@ -71,31 +77,27 @@ def run(
         Other fields of the configuration of any stage.
     """
     from swivel.corpus import find_texts, local_files
-    from swivel.vectors.formats import source_of
-
-    named = given(window=window, min_count=min_count, dim=dim, epochs=epochs, seed=seed, device=device)
-    chosen: dict[str, Any] = {**settings, **named}
-    corpus, *_ = split_settings(recipe, chosen, *STAGES.values())
-    for_count = settings_of(chosen, CorpusConfig, VocabularyConfig, CountConfig)
-    for_train = settings_of(chosen, TrainConfig, VectorsConfig)
+    from swivel.vectors.formats import open_vectors, source_of
 
     path = Path(out)
     if path.exists() and not path.is_dir():
         raise StorageError(f"{path}: not a folder")
 
+    named = given(window=window, min_count=min_count, dim=dim, epochs=epochs, seed=seed, device=device)
+    chosen: dict[str, Any] = {**settings, **named}
+    check_names(chosen, *STAGES.values())
+    counting = resolve_counting(recipe, settings_of(chosen, CorpusConfig, VocabularyConfig, CountConfig))
+
     texts = find_texts(texts, path)
-    read = [*local_files(texts), file_of(vocabulary), corpus.phrase_file, source_of(init)]
+    read = [*local_files(texts), file_of(vocabulary), counting.corpus.phrase_file, source_of(init)]
     refuse_overlap([path / name for name in OUTPUTS], read)
     listed = list_tokens(vocabulary)
-
     options = make_options(options, threads=threads, memory=memory, progress=progress)
-    check_libraries("training")
-    watch = Stopwatch(options.progress)
-    timed = dataclasses.replace(options, progress=watch)
 
-    with hold_folder(path):
-        matrix = count(texts, path / "matrix", recipe=recipe, vocabulary=listed, options=timed, **for_count)
-        report = ReportJob(matrix, path, watch, options)
-        return train_counted(
-            matrix, path / "vectors", recipe=recipe, init=init, options=timed, settings=for_train, report=report
-        )
+    check_libraries("training")
+    init = open_vectors(init) if isinstance(init, (str, Path)) else init
+    training = resolve_training(recipe, settings_of(chosen, TrainConfig, VectorsConfig), init)
+
+    with hold_folder(path), ReportJob(path, options) as report:
+        matrix = count_texts(texts, path / "matrix", counting, listed, report.options, vocabulary_file=None)
+        return train_vectors(matrix, path / "vectors", *training, init=init, report=report)

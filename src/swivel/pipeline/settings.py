@@ -5,11 +5,39 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from swivel.config import STAGES, stage_config
+from swivel.config import (
+    STAGES,
+    WARM_START,
+    CorpusConfig,
+    CountConfig,
+    TrainConfig,
+    VectorsConfig,
+    VocabularyConfig,
+    result_settings,
+    stage_config,
+)
 from swivel.errors import ConfigError
 from swivel.runtime.options import RunOptions
+
+if TYPE_CHECKING:
+    from swivel.vectors import Vectors
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TextCounting:
+    """Settings for reading and counting a text."""
+
+    corpus: CorpusConfig
+    vocabulary: VocabularyConfig
+    count: CountConfig
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        """Return the settings of each stage, for a manifest."""
+        recorded = dataclasses.replace(self, corpus=self.corpus.without_path())
+        return {field.name: result_settings(getattr(recorded, field.name)) for field in dataclasses.fields(self)}
+
 
 # Arguments of gensim's Word2Vec and FastText, by the names that they have here.
 _GENSIM_NAMES = {
@@ -28,12 +56,16 @@ def split_settings(recipe: str, settings: Mapping[str, Any], *stages: type[Any])
 
     Raises ConfigError for a name that no stage has.
     """
+    check_names(settings, *stages)
+    return [stage_config(stage, recipe, **settings_of(settings, stage)) for stage in stages]
+
+
+def check_names(settings: Mapping[str, Any], *stages: type[Any]) -> None:
+    """Raise ConfigError for a setting that none of the stages has."""
     known = {field.name for stage in stages for field in dataclasses.fields(stage)}
     for setting in settings:
         if setting not in known:
             raise ConfigError(_describe_unknown(setting, known))
-
-    return [stage_config(stage, recipe, **settings_of(settings, stage)) for stage in stages]
 
 
 def _describe_unknown(setting: str, known: set[str]) -> str:
@@ -47,6 +79,24 @@ def _describe_unknown(setting: str, known: set[str]) -> str:
     close = [meant] if meant != setting else difflib.get_close_matches(setting, sorted(known), n=1)
     hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(known))}"
     return f"{setting!r} is not a setting here; {hint}"
+
+
+def resolve_counting(recipe: str, settings: Mapping[str, Any]) -> TextCounting:
+    """Return how text is read and counted: the values of a recipe, overridden by `settings`."""
+    return TextCounting(*split_settings(recipe, settings, CorpusConfig, VocabularyConfig, CountConfig))
+
+
+def resolve_training(
+    recipe: str, settings: Mapping[str, Any], init: Vectors | None = None
+) -> tuple[TrainConfig, VectorsConfig]:
+    """Return how vectors are trained and combined: the values of a recipe, overridden by `settings`.
+
+    A warm start from `init` has its dimensions, and settings of its own.
+    """
+    if init is not None:
+        settings = {"dim": init.rows.shape[1], **WARM_START, **given(**settings)}
+    train_config, vectors_config = split_settings(recipe, settings, TrainConfig, VectorsConfig)
+    return train_config, vectors_config
 
 
 def settings_of(settings: Mapping[str, Any], *stages: type[Any]) -> dict[str, Any]:

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from swivel.config import RECIPES, WARM_START, CountConfig, TrainConfig, VectorsConfig, stage_config
+from swivel.config import RECIPES, TrainConfig, VectorsConfig
 from swivel.errors import ConfigError, SwivelWarning
 from swivel.pipeline.report_job import ReportJob
-from swivel.pipeline.settings import given, make_options, split_settings
+from swivel.pipeline.settings import given, make_options, resolve_training
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
-from swivel.runtime.progress import Progress, Stopwatch
+from swivel.runtime.progress import Progress
 from swivel.runtime.resources import find_rank, is_leading
 from swivel.runtime.signals import defer_signals
 from swivel.storage import MANIFEST, hold_folder, remove_file
@@ -82,25 +82,33 @@ def train(
     check_libraries("training")
     with defer_signals():  # A signal that arrives while torch is imported is handled after the import.
         from swivel.counts import as_matrix
+        from swivel.vectors.formats import open_vectors, source_of
 
     options = make_options(options, threads=threads, memory=memory, progress=progress)
     matrix = as_matrix(matrix)
+    path = None if out is None else Path(out)
+    if path is None and find_rank() is not None:
+        raise ConfigError("ranks that torchrun starts need a folder that all of them see: pass out")
+    if path is not None:
+        refuse_overlap([path], [matrix.path, source_of(init)])
+
     recipe = recipe or _choose_recipe(matrix, options.progress)
     _compare_recipe(matrix, recipe)
     chosen: dict[str, Any] = {**settings, **given(dim=dim, epochs=epochs, seed=seed, device=device)}
     if tune:
-        return _tune_and_train(matrix, out, recipe=recipe, init=init, options=options, settings=chosen)
-    return train_counted(matrix, out, recipe=recipe, init=init, options=options, settings=chosen)
+        return _tune_and_train(matrix, path, recipe, chosen, options, has_init=init is not None)
+
+    init = open_vectors(init) if isinstance(init, (str, Path)) else init
+    if is_leading() and (path is None or not (path / MANIFEST).exists()):
+        matrix.verify_ahead()  # while torch is imported
+    configs = resolve_configs(matrix, recipe, chosen, init)
+    popularity = _choose_popularity(matrix, configs[0]) if recipe == "table" else None
+    with ReportJob(path, options) as report:
+        return train_vectors(matrix, path, *configs, init=init, popularity=popularity, report=report)
 
 
 def _tune_and_train(
-    matrix: Matrix,
-    out: str | Path | None,
-    *,
-    recipe: str,
-    init: Vectors | str | Path | None,
-    options: RunOptions,
-    settings: dict[str, Any],
+    matrix: Matrix, path: Path | None, recipe: str, settings: dict[str, Any], options: RunOptions, *, has_init: bool
 ) -> Vectors:
     """Choose settings on held-out cells of a table and train with all of its cells."""
     with defer_signals():
@@ -108,22 +116,17 @@ def _tune_and_train(
         from swivel.training.checkpoint import refuse_other_run
         from swivel.training.loop import run_provenance
 
-    check_tunable(matrix, recipe, settings, has_init=init is not None)
-    transform = stage_config(TrainConfig, recipe, transform=settings.get("transform")).transform
-    config, _ = resolve_configs(matrix.transformed(transform), recipe, settings)
-    path = None if out is None else Path(out)
-    if path is not None:
-        refuse_overlap([path], [matrix.path])
-        if not options.overwrite and not (path / TUNING).exists():
-            # The search would end in a run that has another weight decay than any that is in the folder.
-            refuse_other_run(path, run_provenance(matrix, dataclasses.replace(config, weight_decay=0.0), None))
+    check_tunable(matrix, recipe, settings, has_init=has_init)
+    config, vectors_config = resolve_configs(matrix, recipe, settings)
+    if path is not None and not options.overwrite and not (path / TUNING).exists():
+        # The search would end in a run that has another weight decay than any that is in the folder.
+        refuse_other_run(path, run_provenance(matrix, dataclasses.replace(config, weight_decay=0.0), None))
 
-    with contextlib.nullcontext() if path is None else hold_folder(path):
+    with contextlib.nullcontext() if path is None else hold_folder(path), ReportJob(path, options) as report:
         tuning = tune_table(matrix, path, config, settings=settings, options=options)
-        settings = {**settings, "weight_decay": tuned_weight_decay(config, tuning)}
-        result = train_counted(
-            matrix, path, recipe=recipe, init=None, options=options, settings=settings, tuning=tuning
-        )
+        tuned = dataclasses.replace(config, weight_decay=tuned_weight_decay(config, tuning))
+        popularity = tuning.best.popularity
+        result = train_vectors(matrix, path, tuned, vectors_config, popularity=popularity, tuning=tuning, report=report)
         if path is not None:
             remove_file(path / TUNING)
         return result
@@ -143,11 +146,11 @@ def _choose_recipe(matrix: Matrix, progress: Progress) -> str:
 def _compare_recipe(matrix: Matrix, recipe: str) -> None:
     """Warn if a text was counted with other columns than a recipe has."""
     columns = matrix.config.get("count", {}).get("columns")
-    wanted = stage_config(CountConfig, recipe).columns
-    if columns in (None, wanted) or not is_leading():
+    wanted = _columns_of(recipe)
+    if columns in (None, wanted) or recipe not in RECIPES or not is_leading():
         return
 
-    fitting = [name for name in RECIPES if name != "table" and stage_config(CountConfig, name).columns == columns]
+    fitting = [name for name in RECIPES if name != "table" and _columns_of(name) == columns]
     other = f", or train with {' or '.join(fitting)}" if fitting else ""
     warnings.warn(
         f"the matrix was counted with {columns} columns, but the recipe {recipe} has {wanted} ones; "
@@ -157,89 +160,76 @@ def _compare_recipe(matrix: Matrix, recipe: str) -> None:
     )
 
 
-def train_counted(
-    matrix: Matrix,
-    out: str | Path | None,
-    *,
-    recipe: str,
-    init: Vectors | str | Path | None,
-    options: RunOptions,
-    settings: Mapping[str, Any],
-    tuning: Tuning | None = None,
-    report: ReportJob | None = None,
-) -> Vectors:
-    """Train vectors for a matrix that was counted for this recipe; parameters are those of `train`.
+def _columns_of(recipe: str) -> str:
+    return str(RECIPES[recipe]["count"]["columns"]) if recipe in RECIPES else ""
 
-    `tuning` is the search that the settings are from, for the manifest. `report` is the report of all stages of a run;
-    by default, the training has one of its own.
+
+def train_vectors(
+    matrix: Matrix,
+    path: Path | None,
+    config: TrainConfig,
+    vectors_config: VectorsConfig,
+    *,
+    init: Vectors | None = None,
+    popularity: float | None = None,
+    tuning: Tuning | None = None,
+    report: ReportJob,
+) -> Vectors:
+    """Train vectors for a matrix with resolved settings, unless the folder `path` holds them already.
+
+    `popularity`, the part of popularity in rankings, and `tuning`, the search that settings are from, are recorded.
+    `report` has the run options, and takes the times of the stages.
     """
     check_libraries("training")
-    if is_leading() and (out is None or not (Path(out) / MANIFEST).exists()):
-        matrix.verify_ahead()  # while torch is imported
     with defer_signals():
         from swivel import vectors
         from swivel.pipeline.train_job import make_job, run_training
         from swivel.training.checkpoint import refuse_other_run, sweep_checkpoints
         from swivel.training.loop import run_provenance
-        from swivel.vectors.formats import open_vectors, source_of
 
-    inputs = [matrix.path, source_of(init)]
-    init = open_vectors(init) if isinstance(init, (str, Path)) else init
-    if init is not None:
-        given = {name: value for name, value in settings.items() if value is not None}
-        settings = {"dim": init.rows.shape[1], **WARM_START, **given}
-    if out is None and find_rank() is not None:
-        raise ConfigError("ranks that torchrun starts need a folder that all of them see: pass out")
+    options = report.options
+    job = make_job(matrix.transformed(config.transform), config, vectors_config, init)
+    job = dataclasses.replace(job, tuning=tuning, popularity=popularity)
 
-    transform = stage_config(TrainConfig, recipe, transform=settings.get("transform")).transform
-    trained_on = matrix.transformed(transform)
-    job = make_job(trained_on, *resolve_configs(trained_on, recipe, settings), init)
-    job = dataclasses.replace(job, tuning=tuning, popularity=_choose_popularity(trained_on, recipe, tuning))
-
-    watch = Stopwatch(options.progress)
-    with (
-        output_folder(out, inputs, options) as output,
-        report or ReportJob(matrix, output.path, watch, options) as report,
-    ):
-        path = output.path
+    with output_folder(path, [], options) as output:
         if path is not None and output.has_result("vectors", job.provenance()):
-            sweep_checkpoints(path, run_provenance(matrix, job.config, job.start))
+            sweep_checkpoints(path, run_provenance(matrix, config, job.start))
             result = vectors.load(path)
         else:
             if path is not None and not options.overwrite:
-                refuse_other_run(path, run_provenance(matrix, job.config, job.start))
-            result = run_training(job, path, watch, options, report)
+                refuse_other_run(path, run_provenance(matrix, config, job.start))
+            result = run_training(job, path, report)
 
-        report.write(result)
+        report.write(result, matrix)
         return result
 
 
-def _choose_popularity(matrix: Matrix, recipe: str, tuning: Tuning | None) -> float | None:
-    """Return the part of popularity in rankings that the manifest records: the tuned one, or that of the table."""
-    if tuning is not None:
-        return tuning.best.popularity
-    if recipe != "table":
-        return None
-
+def _choose_popularity(matrix: Matrix, config: TrainConfig) -> float:
+    """Return the part of popularity in rankings that follows from a table."""
     from swivel.training.table_settings import choose_popularity
 
-    return choose_popularity(matrix.shape[0], matrix.cell_count, matrix.column_sums)
+    trained_on = matrix.transformed(config.transform)
+    return choose_popularity(matrix.shape[0], matrix.cell_count, trained_on.column_sums)
 
 
-def resolve_configs(matrix: Matrix, recipe: str, settings: Mapping[str, Any]) -> tuple[TrainConfig, VectorsConfig]:
-    """Return the configurations of training and of the vectors; rows are not added to columns of another kind."""
-    if recipe == "table":
-        from swivel.training.table_settings import choose_table_settings, choose_weight_decay
-
-        is_given = settings.get("weight_decay") is not None
-        settings = {**choose_table_settings(matrix), **given(**settings)}
-    train_config, vectors_config = split_settings(recipe, settings, TrainConfig, VectorsConfig)
-    if recipe == "table" and not is_given:
-        train_config = dataclasses.replace(train_config, weight_decay=choose_weight_decay(matrix, train_config))
-    if not matrix.columns_per_row and vectors_config.combine != "rows":
-        if settings.get("combine") is not None:
+def resolve_configs(
+    matrix: Matrix, recipe: str, settings: Mapping[str, Any], init: Vectors | None = None
+) -> tuple[TrainConfig, VectorsConfig]:
+    """Return how vectors of a matrix are trained and combined; rows are not added to columns of another kind."""
+    settings = given(**settings)
+    if not matrix.columns_per_row:
+        combine = settings.setdefault("combine", "rows")
+        if combine != "rows":
             raise ConfigError(
-                f"combine must be rows for a matrix whose columns are not its rows' words, got {settings['combine']!r}"
+                f"combine must be rows for a matrix whose columns are not its rows' words, got {combine!r}"
             )
-        vectors_config = dataclasses.replace(vectors_config, combine="rows")
-    return train_config, vectors_config
+    if recipe != "table":
+        return resolve_training(recipe, settings, init)
+
+    from swivel.training.table_settings import choose_table_settings, choose_weight_decay
+
+    trained_on = matrix.transformed(settings.get("transform", RECIPES["table"]["train"]["transform"]))
+    config, vectors_config = resolve_training(recipe, {**choose_table_settings(trained_on), **settings}, init)
+    if "weight_decay" not in settings:
+        config = dataclasses.replace(config, weight_decay=choose_weight_decay(trained_on, config))
+    return config, vectors_config

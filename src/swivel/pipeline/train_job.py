@@ -6,7 +6,7 @@ import contextlib
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from swivel.pipeline.report_job import ReportJob
 from swivel.pipeline.tune import Tuning
 from swivel.runtime.child_process import can_start_processes
 from swivel.runtime.options import RunOptions
-from swivel.runtime.progress import SILENT, Stopwatch
+from swivel.runtime.progress import SILENT
 from swivel.runtime.resources import may_use_cuda
 from swivel.runtime.signals import stop_on_signals
 from swivel.storage import FolderWriter, create_folder, scratch_folder
@@ -73,12 +73,12 @@ def make_job(matrix: Matrix, config: TrainConfig, vectors_config: VectorsConfig,
     return TrainJob(matrix, config, vectors_config, init, start)
 
 
-def run_training(job: TrainJob, path: Path | None, watch: Stopwatch, options: RunOptions, report: ReportJob) -> Vectors:
+def run_training(job: TrainJob, path: Path | None, report: ReportJob) -> Vectors:
     """Train and return the vectors, written to the folder `path` and opened, or in memory without one."""
-    timed = replace(options, progress=watch)
-    with open_executor(timed) as executor, open_output(job, path, executor, timed) as output:
+    options = report.options
+    with open_executor(options) as executor, open_output(job, path, executor, options) as output:
         report.prepare(in_process=may_use_cuda(job.config.device) and can_start_processes())
-        start = extend_start(job, executor, timed)
+        start = extend_start(job, executor, options)
 
         # A signal after the last step ends the process once the result is written.
         with stop_on_signals(), index_words(job, executor) as index:
@@ -87,7 +87,7 @@ def run_training(job: TrainJob, path: Path | None, watch: Stopwatch, options: Ru
                 job.config,
                 folder=None if output is None else output.path,
                 threads=options.thread_count,
-                progress=watch if executor.is_leader else SILENT,  # The leader reports for all ranks.
+                progress=options.progress if executor.is_leader else SILENT,  # The leader reports for all ranks.
                 start=start,
                 executor=executor,
                 other=job.estimate_ngrams(),
@@ -172,10 +172,10 @@ def finish_vectors(
     settings = {**job.matrix.config, **provenance["config"]}
 
     sides = _label_sides(job, trained, settings, facts)
-    report.begin_training(sides)
+    report.begin_training(sides, job.matrix)
     result = _combine(job, trained, sides, index)
     if folder is not None:
-        report.begin(result, folder.path)
+        report.begin(result, job.matrix, folder.path)
         write_contents(folder, result.contents, **provenance)
         remove_checkpoints(folder.path)
     return result
