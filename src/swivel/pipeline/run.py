@@ -88,16 +88,16 @@ def run(
     check_names(chosen, *STAGES.values())
     counting = resolve_counting(recipe, settings_of(chosen, CorpusConfig, VocabularyConfig, CountConfig))
 
+    check_libraries("training")
+    start = open_vectors(init) if isinstance(init, (str, Path)) else init
+    training = resolve_training(recipe, settings_of(chosen, TrainConfig, VectorsConfig), start)
+
     texts = find_texts(texts, path)
     read = [*local_files(texts), file_of(vocabulary), counting.corpus.phrase_file, source_of(init)]
     refuse_overlap([path / name for name in OUTPUTS], read)
     listed = list_tokens(vocabulary)
     options = make_options(options, threads=threads, memory=memory, progress=progress)
 
-    check_libraries("training")
-    init = open_vectors(init) if isinstance(init, (str, Path)) else init
-    training = resolve_training(recipe, settings_of(chosen, TrainConfig, VectorsConfig), init)
-
     with hold_folder(path), ReportJob(path, options) as report:
         matrix = count_texts(texts, path / "matrix", counting, listed, report.options, vocabulary_file=None)
-        return train_vectors(matrix, path / "vectors", *training, init=init, report=report)
+        return train_vectors(matrix, path / "vectors", *training, init=start, report=report)

@@ -138,6 +138,8 @@ def write_contents(
 
     subwords = contents.subwords
     facts = {**contents.facts, **(facts or {})}
+    if "matrix" in (inputs or {}):
+        facts.pop("matrix", None)
     if config is None:
         config = {name: contents.settings[name] for name in TRAINING_STAGES if name in contents.settings}
     counted_with = {name: dict(stage) for name, stage in contents.settings.items() if name not in config}
