@@ -127,14 +127,14 @@ def test_wrong_settings_are_refused_before_anything_is_read() -> None:
 
 
 def test_unknown_recipe_is_refused() -> None:
-    with pytest.raises(ConfigError, match="recipe must be one of paper, fast, default, glove, table, got 'best'"):
+    with pytest.raises(ConfigError, match="recipe must be one of paper, fast, default, table, got 'best'"):
         count(LINES, recipe="best")
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_recipe_gives_the_settings_that_are_not_named(recipe: str, text: Path, tmp_path: Path) -> None:
     vectors = run(text, tmp_path / "out", recipe=recipe, min_count=1, **QUICK)
-    assert vectors.columns_per_row == {"default": 4, "glove": 0}.get(recipe, 1)
+    assert vectors.columns_per_row == {"default": 4}.get(recipe, 1)
     assert np.isfinite(vectors.vectors).all()
     assert vectors.dim == 4
 
@@ -341,7 +341,7 @@ def test_training_says_if_the_recipe_counts_other_columns() -> None:
         "count again with the recipe fast, or train with default"
     ]
     assert messages({"columns": "bands"}, "default")[0].endswith("count again with the recipe default")
-    assert messages({}, "default") == messages({"recipe": "fast"}, "glove") == []
+    assert messages({}, "default") == messages({"recipe": "fast"}, "paper") == []
 
 
 def test_run_with_other_columns_than_those_of_the_recipe_says_nothing_about_it(tmp_path: Path) -> None:
@@ -469,9 +469,8 @@ def test_matrix_of_two_vocabularies_trains_to_its_rows(baskets: Matrix, recipe: 
     settings = {**QUICK, "epochs": 100}
     vectors = train(baskets, recipe=recipe, **settings)
     assert vectors.vectors.tobytes() == vectors.rows.tobytes()
-    if recipe != "glove":  # which has no scores
-        assert vectors.score("customer 3", "nails") > vectors.score("customer 3", "tea")
-        assert vectors.score("customer 0", "tea") > vectors.score("customer 0", "nails")
+    assert vectors.score("customer 3", "nails") > vectors.score("customer 3", "tea")
+    assert vectors.score("customer 0", "tea") > vectors.score("customer 0", "nails")
     assert vectors.nearest("customer 3", count=1)[0].token == "customer 4"
 
 

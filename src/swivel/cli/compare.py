@@ -149,5 +149,5 @@ def _find_differences(config: Mapping[str, Any], recipe: str) -> dict[str, Any]:
         key: value
         for name, settings in usual.items()
         for key, value in config[name].items()
-        if key != "seed" and value != settings.get(key)
+        if key != "seed" and value != settings.get(key, value)
     }

@@ -83,7 +83,7 @@ def count(
         NaN) are skipped. Strings in a list that all look like paths are paths, and so are those of
         `glob.iglob`; any other iterator, such as `iter(texts)`, is texts.
     recipe
-        Named settings: default, fast, paper or glove.
+        Named settings: default, fast or paper.
     vocabulary
         A list of tokens, or the Path of a file with one per line; by default the most frequent ones are chosen by
         `min_count` and `max_size`.

@@ -22,7 +22,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from swivel.config import CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
+from swivel.config import CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig, recorded_config
 from swivel.corpus import digest_sources, find_texts, fingerprint_sources, local_files, to_facts
 from swivel.corpus.vocabulary import TokenCounts, Vocabulary, choose_tokens, from_list
 from swivel.counts.cooccurrence import column_vocabulary
@@ -115,8 +115,7 @@ def extend(
     Raises
     ------
     ConfigError
-        The columns of the vectors are not words, the vectors were trained with the GloVe objective, or a setting
-        differs from that of the training.
+        The columns of the vectors are not words, or a setting differs from that of the training.
     VocabularyError
         The text has no new word.
 
@@ -179,8 +178,6 @@ def _open_trained(vectors: Vectors | str | Path) -> TrainedModel:
         raise ConfigError(
             f"{path}: no record of how rows and columns were trained and combined; pass a folder written by training"
         )
-    if manifest.config["train"].get("objective", "swivel") != "swivel":
-        raise ConfigError(f"{path}: trained with objective='glove', whose column biases are not saved; use 'swivel'")
 
     columns = loaded.contents.columns
     if columns is None or columns.sums is None or loaded.row_sums is None:
@@ -198,7 +195,7 @@ def _open_trained(vectors: Vectors | str | Path) -> TrainedModel:
         loaded.row_sums,
         columns.sums,
         words=int(manifest.facts.get("trained_rows", len(loaded))),
-        train_config=TrainConfig(**manifest.config["train"]),
+        train_config=recorded_config(TrainConfig, manifest.config["train"]),
         vectors_config=VectorsConfig(**manifest.config["vectors"]),
     )
 

@@ -61,7 +61,7 @@ def run(
     init, dim, epochs, seed, device
         As in `swivel.train`.
     recipe
-        Named settings: default, fast, paper or glove.
+        Named settings: default, fast or paper.
     threads, memory, progress
         Number of threads, bytes of memory (or a text such as "1GiB"), and a receiver of progress events;
         by default a progress bar for work that takes longer than a second, False for none.

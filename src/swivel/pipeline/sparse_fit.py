@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.config import TrainConfig
+from swivel.config import TrainConfig, recorded_config
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, to_units
 from swivel.pipeline.train import train
@@ -66,7 +66,7 @@ def fit_sparse(counts: Any, *, recipe: str = "table", options: RunOptions, **set
             columns=_restore_order(vectors.columns, column_order),
             row_sums=_restore_order(vectors.row_sums, row_order),
             column_sums=_restore_order(vectors.column_sums, column_order),
-            config=TrainConfig(**manifest.config["train"]),
+            config=recorded_config(TrainConfig, manifest.config["train"]),
             losses=manifest.facts["losses"],
             popularity=manifest.config.get("ranking", {}).get("popularity"),
         )

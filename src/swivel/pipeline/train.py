@@ -59,7 +59,7 @@ def train(
     matrix
         A matrix, or the folder of one.
     recipe
-        Named settings: default, fast, paper, glove or table. By default `table` if rows and columns are things of
+        Named settings: default, fast, paper or table. By default `table` if rows and columns are things of
         different kinds, and otherwise `default`.
     init
         Vectors to start from, or the folder of a training run. Words that both have start at their old vectors, other

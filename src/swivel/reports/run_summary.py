@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.config import TrainConfig
+from swivel.config import TrainConfig, recorded_config
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix
 from swivel.counts.transform import transform_counts
@@ -143,7 +143,7 @@ def find_epochs(manifest: Manifest) -> tuple[EpochLoss, ...]:
 
 def read_objective(manifest: Manifest) -> Objective:
     """Return the objective of the training from the manifest, or the default objective if it is not recorded."""
-    return Objective.from_config(TrainConfig(**manifest.config.get("train", {})))
+    return Objective.from_config(recorded_config(TrainConfig, manifest.config.get("train", {})))
 
 
 def trained_counts(matrix: Matrix, manifest: Manifest) -> Matrix:
@@ -228,7 +228,7 @@ def find_fit(vectors: Vectors, matrix: Matrix, objective: Objective) -> tuple[Fi
         return ()
 
     row_offset = row_offsets(matrix.row_sums, matrix.total, objective)
-    column_offset = column_offsets(matrix.column_sums, objective)
+    column_offset = column_offsets(matrix.column_sums)
     samples = []
     for rows, columns, counts in _sample_cells(matrix):
         products = np.einsum("nd,nd->n", vectors.rows[rows], vectors.columns[columns]).astype(np.float64)

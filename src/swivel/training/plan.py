@@ -18,7 +18,6 @@ from swivel.runtime.estimates import ResourceEstimate
 from swivel.training.backends import BackendConfig, ZeroSampling, choose_backend, choose_dtype
 from swivel.training.backends.base import DeviceLoad
 from swivel.training.backends.select import choose_groups
-from swivel.training.objective import Objective
 from swivel.training.schedule import (
     MAX_BLOCK_SIZE,
     MAX_BLOCK_SIZE_ON_GPU,
@@ -35,7 +34,6 @@ MAX_EPOCHS = 100  # with end="converged"
 COMMON = {"cpu": 0.03}
 COMMON_ON_GPU = 0.1
 SAMPLED_COST = 1.9  # time of a cell of a sample against one of all cells: 18.6 % of them took 35 % of the time
-MIN_SHARE = 1e-9  # share of zeros that is sampled if the objective ignores them: one or two columns
 # Copies of all vectors and accumulators in memory: those being trained, those gathered for a checkpoint or the result,
 # and the combined rows and columns. Measured: 3.0 at 98,695 rows and columns, d = 50 and 150, on CPU cores.
 COPIES = 3
@@ -107,7 +105,6 @@ def describe_load(matrix: Matrix, config: TrainConfig, blocks: tuple[int, int], 
     """Return the sizes that determine how much device memory a run needs."""
     rows, columns = matrix.shape
     starts = block_starts(rows, blocks[0]), block_starts(columns, blocks[1])
-    dim = config.dim + Objective.from_config(config).extra_dims
 
     # A symmetric matrix stores half of its cells. The device needs both halves unless its blocks are symmetric, too.
     stored = matrix.stored
@@ -116,7 +113,7 @@ def describe_load(matrix: Matrix, config: TrainConfig, blocks: tuple[int, int], 
     if stored.symmetric and not is_halved:
         cells *= 2
 
-    return DeviceLoad(starts, dim, choose_zeros(matrix, config, device, blocks), cells, is_halved)
+    return DeviceLoad(starts, config.dim, choose_zeros(matrix, config, device, blocks), cells, is_halved)
 
 
 def choose_zeros(matrix: Matrix, config: TrainConfig, device: str, blocks: tuple[int, int]) -> ZeroSampling:
@@ -127,8 +124,6 @@ def choose_zeros(matrix: Matrix, config: TrainConfig, device: str, blocks: tuple
     common = config.common or COMMON.get(device, COMMON_ON_GPU)
     if not (is_sorted_enough(matrix.row_sums, common) and is_sorted_enough(matrix.column_sums, common)):
         return ZeroSampling()
-    if not Objective.from_config(config).pushes:
-        return ZeroSampling(common, common, MIN_SHARE)
     return ZeroSampling(common, max(config.middle, common), config.share, config.sample_rows)
 
 
@@ -156,7 +151,7 @@ def estimate_needs(
     """
     other = other or OtherMemory()
     rows, columns = matrix.shape
-    dim = config.dim + Objective.from_config(config).extra_dims
+    dim = config.dim
     item_bytes = 8 if plan.backend == "reference" else 4
     vectors = item_bytes * dim * (rows + columns)
 
