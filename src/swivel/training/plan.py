@@ -39,9 +39,8 @@ SAMPLED_COST = 1.9  # time of a cell of a sample against one of all cells: 18.6 
 COPIES = 3
 BYTES_PER_BLOCK = 256  # of the orders of two epochs. Measured: 225 at 1,000 x 1,000 blocks
 # Kernels and BLAS buffers that are not loaded yet when a run is planned: their memory, if they have to be compiled, and
-# their address space.
+# as much address space again.
 LOADED_LATER = 128 << 20
-MAPPED_LATER = 256 << 20
 MIN_BLOCKS_TO_SAMPLE = 64  # per round, on a GPU: with fewer, launching the sampled steps takes the host longer
 
 
@@ -176,7 +175,7 @@ def estimate_needs(
         "training",
         disk_bytes=max(4 * vectors - saved, 0) + vectors + item_bytes * dim * rows + reblocked,
         memory_bytes=max(training, afterwards) + LOADED_LATER,
-        mapped_bytes=reblocked + MAPPED_LATER - LOADED_LATER,
+        mapped_bytes=reblocked + LOADED_LATER,
         advice="lower dim, or count with a smaller vocabulary",
     )
 
