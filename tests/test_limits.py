@@ -183,9 +183,7 @@ def test_libraries_are_not_loaded_into_too_little_memory(
     monkeypatch.setattr(resources, "_free_machine_memory", lambda: needed)
     check_libraries(what)
     monkeypatch.setattr(resources, "_free_machine_memory", lambda: needed - 1)
-    with pytest.raises(
-        MemoryBudgetError, match=rf"^loading the libraries for {what} needs about .* MiB of memory"
-    ):
+    with pytest.raises(MemoryBudgetError, match=rf"^loading the libraries for {what} needs about .* MiB of memory"):
         check_libraries(what)
     load_modules(monkeypatch, "numba", "torch")
     check_libraries(what)

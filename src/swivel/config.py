@@ -10,7 +10,7 @@ import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypeVar
 
 from swivel.errors import ConfigError
 
@@ -347,70 +347,6 @@ class VectorsConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-
-
-class CountSettings(TypedDict, total=False):
-    """Keyword arguments of `swivel.count` beside the explicit ones; None takes the value of the recipe."""
-
-    tokenizer: str | None
-    unit: str | None
-    lowercase: bool | None
-    keep_underscores: bool | None
-    encoding: str | None
-    errors: str | None
-    phrases: str | None
-    phrase_threshold: float | None
-    phrase_min_count: int | None
-    phrase_passes: int | None
-    max_size: int | None
-    left: int | None
-    right: int | None
-    weight: str | None
-    columns: str | None
-    near: int | None
-    oov: str | None
-    device_memory: str | None
-
-
-class TrainSettings(TypedDict, total=False):
-    """Keyword arguments of `swivel.train` beside the explicit ones; None takes the value of the recipe."""
-
-    updates_per_vector: int | None
-    block_size: int | None
-    largest_block: int | None
-    learning_rate: float | None
-    initial_accumulator: float | None
-    accumulator_decay: float | None
-    weight_decay: float | None
-    decay_power: float | None
-    end: str | None
-    tolerance: float | None
-    zeros: str | None
-    common: float | None
-    middle: float | None
-    share: float | None
-    sample_rows: int | None
-    transform: str | None
-    shift: float | None
-    confidence_base: float | None
-    confidence_scale: float | None
-    confidence_power: float | None
-    unseen: float | None
-    dtype: str | None
-    backend: str | None
-    device_memory: str | None
-    ranks: int | None
-    checkpoint_minutes: float | None
-    combine: str | None
-    column_weight: float | None
-    sum_weight: float | None
-    spectrum: float | None
-    subwords: str | None
-    spelling: float | None
-
-
-class RunSettings(CountSettings, TrainSettings):
-    """Keyword arguments of `swivel.run` beside the explicit ones; None takes the value of the recipe."""
 
 
 STAGES = {

@@ -21,9 +21,6 @@ from swivel.storage import fingerprint, hold_folder, open_array, scratch_folder
 from swivel.storage.result_folder import TEXT_IN_MEMORY, folder_or_temporary, is_done, refuse_locked
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
-    from swivel.config import CountSettings
     from swivel.corpus import Texts
     from swivel.corpus.encode import EncodedCorpus
     from swivel.corpus.phrases import JoinedCorpus
@@ -71,7 +68,7 @@ def count(
     memory: int | str | None = None,
     progress: Progress | bool | None = None,
     options: RunOptions | None = None,
-    **settings: Unpack[CountSettings],
+    **settings: Any,
 ) -> Matrix:
     """Count co-occurrences in text and return the matrix, written to the folder `out` or to a temporary one.
 

@@ -21,9 +21,6 @@ from swivel.storage import hold_folder
 from swivel.storage.overlap import refuse_overlap
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
-    from swivel.config import RunSettings
     from swivel.corpus import Texts
     from swivel.vectors import Vectors
 
@@ -47,7 +44,7 @@ def run(
     memory: int | str | None = None,
     progress: Progress | bool | None = None,
     options: RunOptions | None = None,
-    **settings: Unpack[RunSettings],
+    **settings: Any,
 ) -> Vectors:
     """Count and train: text to the matrix `out/matrix` and the vectors `out/vectors`.
 

@@ -23,9 +23,6 @@ from swivel.storage.overlap import refuse_overlap
 from swivel.storage.result_folder import folder_or_temporary, is_done
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
-    from swivel.config import TrainSettings
     from swivel.counts import Matrix
     from swivel.pipeline.tune import Tuning
     from swivel.vectors import Vectors
@@ -46,7 +43,7 @@ def train(
     memory: int | str | None = None,
     progress: Progress | bool | None = None,
     options: RunOptions | None = None,
-    **settings: Unpack[TrainSettings],
+    **settings: Any,
 ) -> Vectors:
     """Train vectors for a matrix and return them; they are written to the folder `out`, if there is one.
 
