@@ -1,8 +1,7 @@
 """GloVe as Stanford's program trains it: one cell at a time, in random order, by threads that share the parameters.
 
-The package has GloVe's objective (`--recipe glove`) with its own optimizer. This module has GloVe's optimizer, so that
-the table of baselines has a row that owes nothing to ours: Adagrad with a learning rate of .05 and accumulators that
-start at 1, vectors and biases that start uniform within .5 / dim, f(x) = min(1, (x / x_max)^.75), w + c as the result.
+Adagrad with a learning rate of .05 and accumulators that start at 1, vectors and biases that start uniform within
+.5 / dim, f(x) = min(1, (x / x_max)^.75), w + c as the result.
 Threads write over one another without locks, as in the original (Recht et al. 2011, "Hogwild").
 """
 

@@ -49,7 +49,7 @@ def make_sides(matrix: swivel.Matrix, dim: int) -> tuple[ParameterBlock, Paramet
         return ParameterBlock(vectors, np.ones_like(vectors), offsets[order].astype(np.float32))
 
     rows = make_side(row_offsets(matrix.row_sums, matrix.total, Objective()))
-    return rows, make_side(column_offsets(matrix.column_sums, Objective()))
+    return rows, make_side(column_offsets(matrix.column_sums))
 
 
 def make_steps(matrix: swivel.Matrix) -> list[Step]:

@@ -21,9 +21,7 @@ from swivel.counts.importers.context import ImportContext
 from swivel.counts.importers.detect import find_source
 from swivel.counts.importers.glove import read_label_file
 from swivel.counts.importers.importer import import_counts
-from swivel.counts.importers.protobuf import WireError, parse_example
 from swivel.counts.importers.spill import refuse_bad_counts
-from swivel.errors import CountsError
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT
 
@@ -136,50 +134,6 @@ def read_labels(data: bytes, folder: Path) -> None:
     assert not found or found[-1]
 
 
-def read_shard(data: bytes, folder: Path) -> None:
-    """The 2017 Swivel's folder: two vocabularies and a shard."""
-    rows, columns, shard = parts(data, 3)
-    (folder / "prepared").mkdir(exist_ok=True)
-    for name, text in (("row_vocab.txt", rows), ("col_vocab.txt", columns), ("shard-000-000.pb", shard)):
-        put(folder / "prepared", name, text)
-    drain(folder / "prepared")
-
-
-def read_message(data: bytes, folder: Path) -> None:
-    """A serialized example is arrays by name."""
-    try:
-        found = parse_example(data)
-    except WireError as error:
-        raise CountsError(str(error)) from None
-    for name, values in found.items():
-        assert isinstance(name, str)
-        assert values.ndim == 1
-        assert values.dtype in (np.int64, np.float32)
-
-
-def varint(number: int) -> bytes:
-    """Return a number as the wire format has it."""
-    head = b""
-    while number > 0x7F:
-        head, number = head + bytes([number & 0x7F | 0x80]), number >> 7
-    return head + bytes([number])
-
-
-def message(field: int, content: bytes) -> bytes:
-    """Return a field that holds bytes."""
-    return varint(field << 3 | 2) + varint(len(content)) + content
-
-
-def make_shard() -> bytes:
-    """Return a shard of two cells, its lists packed and not."""
-    lists = {name: message(3, message(1, bytes(ids))) for name, ids in (("global_row", (0, 2)), ("global_col", (1, 0)))}
-    lists["sparse_local_row"] = message(3, b"\x08\x00\x08\x01")
-    lists["sparse_local_col"] = message(3, message(1, b"\x00\x01"))
-    lists["sparse_value"] = message(2, message(1, np.array([1.5, 2.0], "<f4").tobytes()))
-    entries = (message(1, message(1, name.encode()) + message(2, value)) for name, value in lists.items())
-    return message(1, b"".join(entries))
-
-
 def read_objects(data: bytes, folder: Path) -> None:
     """Triples, tables of counts and baskets that are in memory, made of whatever JSON can say."""
     which, data = option(data, 4)
@@ -277,8 +231,6 @@ TARGETS = [
     Target("import-npz-members", read_npz_members, seed_npz_members, 100, words=NPY_WORDS),
     Target("import-glove", read_glove, seed_glove, 300),
     Target("import-labels", read_labels, lambda _: [b"the 3\nof\tx\nolive oil\n\n"], 300),
-    Target("import-tensorflow", read_shard, lambda _: [SPLIT.join((b"a\nb\nc\n", b"x\ny\n", make_shard()))], 250),
-    Target("import-protobuf", read_message, lambda _: [make_shard()], 500, names_file=False),
     Target(
         "import-parquet",
         file_reader("a.parquet"),

@@ -6,7 +6,7 @@ import bz2
 import gzip
 import lzma
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -96,57 +96,6 @@ def counts_of(matrix: Matrix) -> dict[tuple[str, str], float]:
 def write_text(path: Path, text: str | bytes) -> Path:
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     return path
-
-
-def varint(number: int) -> bytes:
-    data = b""
-    while number > 0x7F:
-        data += bytes([number & 0x7F | 0x80])
-        number >>= 7
-    return data + bytes([number])
-
-
-def message(field: int, content: bytes) -> bytes:
-    return varint(field << 3 | 2) + varint(len(content)) + content
-
-
-def int_list(numbers: Iterable[int]) -> bytes:
-    return message(3, message(1, b"".join(varint(number % (1 << 64)) for number in numbers)))
-
-
-def float_list(numbers: Iterable[float]) -> bytes:
-    return message(2, message(1, b"".join(struct.pack("<f", number) for number in numbers)))
-
-
-def example(features: Mapping[str, bytes]) -> bytes:
-    """Return a serialized tf.train.Example."""
-    entries = (message(1, message(1, name.encode()) + message(2, feature)) for name, feature in features.items())
-    return message(1, b"".join(entries))
-
-
-def shard(rows: list[int], columns: list[int], cells: list[tuple[int, int, float]]) -> bytes:
-    """Return a shard of the 2017 Swivel."""
-    local_rows, local_columns, values = zip(*cells, strict=True) if cells else ((), (), ())
-    return example(
-        {
-            "global_row": int_list(rows),
-            "global_col": int_list(columns),
-            "sparse_local_row": int_list(local_rows),
-            "sparse_local_col": int_list(local_columns),
-            "sparse_value": float_list(values),
-        }
-    )
-
-
-def write_tensorflow(
-    folder: Path, shards: Mapping[str, bytes], rows: str = "a\nb\nc\n", columns: str = "x\ny\n"
-) -> Path:
-    folder.mkdir(exist_ok=True)
-    write_text(folder / "row_vocab.txt", rows)
-    write_text(folder / "col_vocab.txt", columns)
-    for name, data in shards.items():
-        write_text(folder / f"shard-{name}.pb", data)
-    return folder
 
 
 def glove_records(*records: tuple[int, int, float]) -> bytes:

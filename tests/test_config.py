@@ -151,7 +151,7 @@ def test_settings_override_the_recipe_and_none_does_not() -> None:
 
 
 def test_unknown_recipe_and_unknown_setting_are_refused() -> None:
-    with pytest.raises(ConfigError, match="recipe must be one of paper, fast, default, glove, table, got 'slow'"):
+    with pytest.raises(ConfigError, match="recipe must be one of paper, fast, default, table, got 'slow'"):
         stage_config(TrainConfig, "slow")
     with pytest.raises(
         ConfigError, match="windw is not a setting of count; it has columns, device, device_memory, left, near"

@@ -21,9 +21,7 @@ def find_modules_with_examples() -> list[str]:
 
 
 @pytest.mark.parametrize("name", find_modules_with_examples())
-def test_examples_of_docstrings_print_what_they_say(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_examples_of_docstrings_print_what_they_say(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     module = importlib.import_module(name)
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)

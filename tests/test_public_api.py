@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import re
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
-import mypy.api
 import pytest
 
 import swivel
@@ -68,28 +65,6 @@ def test_vectors_are_taken_as_their_folder_too(tmp_path: Path) -> None:
     (tmp_path / "pairs.tsv").write_text("ann\tbob\t9\nann\tann\t10\n")
     assert swivel.export(tmp_path / "vectors", tmp_path / "q.txt") == 2
     assert swivel.evaluate(str(tmp_path / "vectors"), [tmp_path / "pairs.tsv"])["pairs"].known == 2
-
-
-@pytest.mark.slow
-def test_mypy_finds_a_misspelled_setting_in_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = """
-        import swivel
-
-        matrix = swivel.count("x.txt", window=3, unit="line")
-        vectors = swivel.train(matrix, dim=3, zeros="all")
-        swivel.count("x.txt", windoww=3)
-        swivel.train(matrix, zeroes="all")
-        swivel.run("x.txt", "out", min_cuont=3)
-    """
-    (tmp_path / "script.py").write_text(textwrap.dedent(script))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MYPYPATH", str(Path(swivel.__file__).parents[1]))
-
-    found, problems, status = mypy.api.run(["--strict", "--follow-imports=silent", "--cache-dir=cache", "script.py"])
-    assert (problems, status) == ("", 1)
-    errors = re.findall(r'script.py:(\d+): error: Unexpected keyword argument "(\w+)"', found)
-    assert errors == [("6", "windoww"), ("7", "zeroes"), ("8", "min_cuont")]
-    assert "Found 3 errors in 1 file" in found
 
 
 def test_import_loads_nothing_heavy() -> None:

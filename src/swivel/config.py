@@ -10,7 +10,7 @@ import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypeVar
 
 from swivel.errors import ConfigError
 
@@ -251,12 +251,6 @@ class TrainConfig:
         "the weight decay of a row or column is weight_decay times its sum to this power; 0: the same for all",
         NOT_NEGATIVE,
     )
-    objective: str = config_field(
-        "swivel",
-        "swivel: PMI targets and a soft hinge for unobserved cells; glove: observed cells only, targets log x and "
-        "biases (the recipe glove also has its weights)",
-        one_of("swivel", "glove"),
-    )
     end: str = config_field(
         "epochs",
         "stop after a fixed number of epochs with a decreasing learning rate, or when the loss stops decreasing",
@@ -295,7 +289,6 @@ class TrainConfig:
     confidence_base: float = config_field(0.1, "b0 in f(x) = b0 + b x^a, the weight of an observed cell", NOT_NEGATIVE)
     confidence_scale: float = config_field(0.25, "b in f(x) = b0 + b x^a", NOT_NEGATIVE)
     confidence_power: float = config_field(0.5, "a in f(x) = b0 + b x^a", NOT_NEGATIVE)
-    confidence_most: float | None = config_field(None, "upper limit of f(x); default: none", POSITIVE)
     unseen: float = config_field(1.0, "count that replaces 0 in the target of an unobserved cell", POSITIVE)
     dtype: str = config_field(
         "auto",
@@ -321,15 +314,6 @@ class TrainConfig:
         check_fields(self)
         if self.confidence_base + self.confidence_scale == 0:
             raise ConfigError("confidence_base and confidence_scale are both 0: no observed cell would count")
-        if self.objective == "glove" and (self.shift != 0 or self.unseen != 1):
-            raise ConfigError(
-                f"shift={self.shift:g} and unseen={self.unseen:g} have no effect with objective='glove': its biases "
-                "absorb any shift, and unobserved cells have no loss; omit both"
-            )
-        if self.objective == "glove" and self.accumulator_decay != 1:
-            raise ConfigError(f"objective='glove' needs accumulator_decay=1, got {self.accumulator_decay:g}")
-        if self.objective == "glove" and self.decay_power != 0:
-            raise ConfigError(f"objective='glove' needs decay_power=0, got {self.decay_power:g}: it has no sums")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -365,72 +349,6 @@ class VectorsConfig:
         check_fields(self)
 
 
-class CountSettings(TypedDict, total=False):
-    """Keyword arguments of `swivel.count` beside the explicit ones; None takes the value of the recipe."""
-
-    tokenizer: str | None
-    unit: str | None
-    lowercase: bool | None
-    keep_underscores: bool | None
-    encoding: str | None
-    errors: str | None
-    phrases: str | None
-    phrase_threshold: float | None
-    phrase_min_count: int | None
-    phrase_passes: int | None
-    max_size: int | None
-    left: int | None
-    right: int | None
-    weight: str | None
-    columns: str | None
-    near: int | None
-    oov: str | None
-    device_memory: str | None
-
-
-class TrainSettings(TypedDict, total=False):
-    """Keyword arguments of `swivel.train` beside the explicit ones; None takes the value of the recipe."""
-
-    updates_per_vector: int | None
-    block_size: int | None
-    largest_block: int | None
-    learning_rate: float | None
-    initial_accumulator: float | None
-    accumulator_decay: float | None
-    weight_decay: float | None
-    decay_power: float | None
-    objective: str | None
-    end: str | None
-    tolerance: float | None
-    zeros: str | None
-    common: float | None
-    middle: float | None
-    share: float | None
-    sample_rows: int | None
-    transform: str | None
-    shift: float | None
-    confidence_base: float | None
-    confidence_scale: float | None
-    confidence_power: float | None
-    confidence_most: float | None
-    unseen: float | None
-    dtype: str | None
-    backend: str | None
-    device_memory: str | None
-    ranks: int | None
-    checkpoint_minutes: float | None
-    combine: str | None
-    column_weight: float | None
-    sum_weight: float | None
-    spectrum: float | None
-    subwords: str | None
-    spelling: float | None
-
-
-class RunSettings(CountSettings, TrainSettings):
-    """Keyword arguments of `swivel.run` beside the explicit ones; None takes the value of the recipe."""
-
-
 STAGES = {
     "corpus": CorpusConfig,
     "vocabulary": VocabularyConfig,
@@ -447,9 +365,6 @@ WARM_START: Mapping[str, Any] = {"learning_rate": 0.1, "accumulator_decay": 1.0,
 # `paper`: every setting that the paper states. It does not state, and we chose, Adagrad's learning rate and initial
 # accumulator, the tolerance that ends training, and the exact tokenizer.
 # `fast`: one column per word; docs/experiments.md has its figures.
-# `glove`: a baseline, GloVe's objective with its settings (x_max 100, alpha .75, 100 epochs) and our optimizer, which
-# divides gradients by 1,024 and starts accumulators at 1e-6 where GloVe's start at 1 and gradients are not divided. The
-# learning rate decreases from .1 to 0, where GloVe's is constant at .05.
 # `default`: four columns per word; the best vectors known.
 # `table`: for rows and columns of different kinds; weight decay, unseen, blocks and epochs follow from the table
 # (training/table_settings.py).
@@ -476,21 +391,6 @@ RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "subwords": "ngrams",
             "spelling": 25.0,
         },
-    },
-    "glove": {
-        "count": {"columns": "symmetric"},
-        "train": {
-            "objective": "glove",
-            "epochs": 100,
-            "block_size": 1024,
-            "learning_rate": 0.1,
-            "confidence_base": 0.0,
-            "confidence_scale": 100**-0.75,
-            "confidence_power": 0.75,
-            "confidence_most": 1.0,
-            "zeros": "auto",
-        },
-        "vectors": {"combine": "sum"},
     },
     "table": {
         "count": {"columns": "symmetric"},
@@ -531,3 +431,13 @@ def stage_config(stage: type[Stage], recipe: str = "default", **settings: Any) -
             raise ConfigError(f"{setting} is not a setting of {name}; it has {', '.join(sorted(names))}")
     given = {key: value for key, value in settings.items() if value is not None}
     return stage(**{**RECIPES[recipe].get(name, {}), **given})
+
+
+def recorded_config(stage: type[Stage], recorded: Mapping[str, Any]) -> Stage:
+    """Return the configuration of a stage from a manifest; settings that only older versions had are ignored.
+
+    >>> recorded_config(VocabularyConfig, {"min_count": 2, "forgotten": 1}).min_count
+    2
+    """
+    names = {field.name for field in dataclasses.fields(stage)}  # type: ignore[arg-type]
+    return stage(**{name: value for name, value in recorded.items() if name in names})

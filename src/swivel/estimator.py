@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.config import TrainConfig, stage_config
-from swivel.errors import ConfigError, missing_extra
+from swivel.config import TrainConfig
+from swivel.errors import missing_extra
 from swivel.pipeline.sparse_fit import fit_sparse
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT
@@ -126,10 +126,6 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         """
         given = {name: _plain(value) for name, value in self.get_params().items() if name not in NO_SETTINGS}
         settings: dict[str, Any] = {"seed": self._seed(), **given}
-        if self.recipe is not None and stage_config(TrainConfig, self.recipe, **settings).objective != "swivel":
-            names = "table, fast, default, paper"
-            raise ConfigError(f"recipe must be one of {names}, got {self.recipe!r}: its objective cannot fold in rows")
-
         options = RunOptions(threads=_plain(self.threads), memory=_plain(self.memory), progress=SILENT)
         counts = self._validate(X, reset=True)
         recipe = self.recipe or ("fast" if counts.shape[0] == counts.shape[1] else "table")

@@ -51,9 +51,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return one trained folder per recipe."""
     parent = tmp_path_factory.mktemp("trained")
     (parent / "old.txt").write_text("\n".join(OLD_TEXT) + "\n")
-    for recipe in ("fast", "default", "paper", "glove"):
+    for recipe in ("fast", "default", "paper"):
         run(parent / "old.txt", parent / recipe, recipe=recipe, epochs=40, **QUICK)
-    return {recipe: parent / recipe / "vectors" for recipe in ("fast", "default", "paper", "glove")}
+    return {recipe: parent / recipe / "vectors" for recipe in ("fast", "default", "paper")}
 
 
 @pytest.fixture(scope="module")
@@ -344,11 +344,6 @@ def test_unknown_setting_is_refused(folders: dict[str, Path]) -> None:
 
 
 # Vectors that cannot be extended
-
-
-def test_glove_is_refused(folders: dict[str, Path]) -> None:
-    with pytest.raises(ConfigError, match="objective='glove', whose column biases are not saved"):
-        extend(folders["glove"], NEW_TEXT)
 
 
 def test_files_of_other_tools_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:

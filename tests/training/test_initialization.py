@@ -240,11 +240,6 @@ def test_vectors_that_are_not_finite_are_rejected() -> None:
         find_start(make_labels("milk tea"), Vectors(rows, rows, columns_per_row=1), TrainConfig(dim=2))
 
 
-def test_glove_objective_is_rejected() -> None:
-    with pytest.raises(ConfigError, match="objective must be swivel with init, got 'glove'"):
-        find_start(make_labels("tea"), make_vectors("tea"), TrainConfig(dim=4, objective="glove"))
-
-
 # Training
 
 

@@ -83,7 +83,7 @@ def make_block(counts: NDArray[np.float64], dim: int) -> Block:
     x = counts.astype(np.float32).astype(np.float64)
     rng = np.random.default_rng(dim)
     sums, sides = (x.sum(1), x.sum(0)), []
-    offsets = row_offsets(sums[0], x.sum(), Objective()), column_offsets(sums[1], Objective())
+    offsets = row_offsets(sums[0], x.sum(), Objective()), column_offsets(sums[1])
 
     for total, offset in zip(sums, offsets, strict=True):
         vectors = rng.standard_normal((len(total), dim), np.float32) / np.float32(np.sqrt(dim))

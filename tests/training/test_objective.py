@@ -14,7 +14,6 @@ from swivel.training.objective import (
     Loss,
     Objective,
     adagrad,
-    add_biases,
     column_offsets,
     log_or_never,
     loss_and_gradient,
@@ -30,7 +29,6 @@ OBJECTIVES = {
     "constant": Objective(confidence_base=1.0, confidence_scale=0.0),
     "shift": Objective(shift=np.log(5)),
     "unseen .5": Objective(unseen=0.5),
-    "glove": Objective(0.0, 10**-0.75, 0.75, unseen=np.inf, confidence_most=1.0, has_biases=True),
 }
 
 
@@ -39,7 +37,7 @@ def make_counts(rng: np.random.Generator, shape: tuple[int, int], density: float
 
 
 def make_offsets(x: Array, objective: Objective) -> Array:
-    return row_offsets(x.sum(1), x.sum(), objective)[:, None] + column_offsets(x.sum(0), objective)
+    return row_offsets(x.sum(1), x.sum(), objective)[:, None] + column_offsets(x.sum(0))
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
@@ -132,43 +130,6 @@ def test_objective_comes_from_the_configuration() -> None:
     )
     assert Objective.from_config(config) == Objective(0.2, 0.3, 0.75, 1.0, 0.5)
     assert Objective.from_config(TrainConfig()) == Objective()
-
-
-def test_confidence_is_at_most_confidence_most() -> None:
-    glove = OBJECTIVES["glove"]
-    np.testing.assert_allclose(glove.confidence(np.array([0.5, 10.0, 1e6])), [0.05**0.75, 1, 1])
-
-
-def test_targets_of_glove_are_logarithms_of_counts() -> None:
-    x = np.array([[3.0, 1.0, 0.0], [2.0, 4.0, 0.0]])
-    offsets = make_offsets(x, OBJECTIVES["glove"])
-    np.testing.assert_array_equal(offsets, [[0, 0, NEVER]] * 2)
-    np.testing.assert_allclose(observed_targets(x[:, :2], offsets[:, :2]), np.log(x[:, :2]))
-
-
-def test_zeros_of_glove_have_no_loss_and_no_gradient() -> None:
-    loss, gradient = loss_and_gradient(np.full((2, 3), 1e6), np.zeros((2, 3)), np.zeros((2, 3)), OBJECTIVES["glove"])
-    assert loss == Loss(0, 0, 0, 6)
-    assert np.all(gradient == 0)
-
-
-def test_products_with_biases_are_products_plus_both_biases() -> None:
-    rng = np.random.default_rng(4)
-    w, c = (rng.standard_normal((n, 3), np.float32) for n in (5, 7))
-    (wide_w, accumulators), (wide_c, _) = add_biases(w, np.ones_like(w), 0), add_biases(c, np.ones_like(c), 1)
-    wide_w[:, 3] = np.arange(5)
-    wide_c[:, 4] = 10 * np.arange(7)
-
-    np.testing.assert_allclose(wide_w @ wide_c.T, w @ c.T + np.arange(5)[:, None] + 10 * np.arange(7), rtol=1e-5)
-    assert np.all(accumulators[:, :4] == 1)
-    assert np.all(accumulators[:, 4] > 1e30)
-
-
-def test_glove_comes_from_the_configuration() -> None:
-    objective = Objective.from_config(TrainConfig(objective="glove", confidence_most=1.0))
-    assert objective == Objective(unseen=np.inf, confidence_most=1.0, has_biases=True)
-    assert (objective.pushes, objective.extra_dims) == (False, 2)
-    assert (Objective().pushes, Objective().extra_dims) == (True, 0)
 
 
 def test_means_are_sums_divided_by_cells() -> None:

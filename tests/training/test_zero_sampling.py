@@ -125,7 +125,7 @@ def block() -> tuple[BlockCells, Sides]:
     rng = np.random.default_rng(5)
     x = np.where(rng.random((24, 30)) < 0.2, rng.lognormal(0, 1, (24, 30)), 0.0)
     i, j = np.nonzero(x)
-    offsets = row_offsets(x.sum(1), x.sum(), Objective()), column_offsets(x.sum(0), Objective())
+    offsets = row_offsets(x.sum(1), x.sum(), Objective()), column_offsets(x.sum(0))
     sides = [ParameterBlock(rng.normal(0, 0.5, (n, 4)), None, o) for n, o in zip(x.shape, offsets, strict=True)]
     cells = BlockCells((i << 16 | j).astype(np.uint32), x[i, j].astype(np.float32), mirrored=False)
     return cells, (sides[0], sides[1])

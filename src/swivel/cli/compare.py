@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from swivel.cli.main import cli, open_vectors
-from swivel.cli.options import Command, PositiveInteger, config_options, flag_of
+from swivel.cli.options import Command, PositiveInteger, config_options
 from swivel.cli.render import align_table, show
-from swivel.cli.terminal import print_result, quote, shown
-from swivel.config import RECIPES, STAGES, result_settings, stage_config
+from swivel.cli.terminal import print_result, shown
 from swivel.runtime.options import RunOptions
-from swivel.storage import MANIFEST, read_manifest
+from swivel.storage import read_manifest
 from swivel.storage.overlap import refuse_overlap
 from swivel.vectors import Vectors
 from swivel.vectors import compare as comparison
@@ -103,7 +102,7 @@ def _clip(text: str) -> str:
 
 
 def describe_training(models: Sequence[Vectors]) -> str | None:
-    """Return a remark on how the models were made, or the command that makes a noise baseline."""
+    """Return a remark on how the models were made, or on how to make a noise baseline."""
     before, after, *baseline = map(_matrix_of, models)
     if baseline:
         is_other = before is not None and baseline[0] is not None and before != baseline[0]
@@ -112,42 +111,9 @@ def describe_training(models: Sequence[Vectors]) -> str | None:
 
     if before is not None and before == after:
         return "A and B were trained on the same counts: what differs here is the noise of training"
-    command = second_training(models[0])
-    return f"for a noise baseline: {command}, then --noise-baseline" if command else None
+    return None if before is None else "for a noise baseline, train A again with another --seed: --noise-baseline C"
 
 
 def _matrix_of(model: Vectors) -> str | None:
     """Return the fingerprint of the matrix that vectors were trained on, or None if it is not known."""
     return None if model.path is None else read_manifest(model.path).inputs.get("matrix")
-
-
-def second_training(model: Vectors) -> str | None:
-    """Return the command that trains the same model with another seed, or None if its settings are not known."""
-    if model.path is None:
-        return None
-    config = read_manifest(model.path).config
-    if not {"train", "vectors"} <= set(config):
-        return None
-
-    # The recipe that leaves the fewest flags; None cannot be written as a flag.
-    differing = {recipe: _find_differences(config, recipe) for recipe in RECIPES}
-    recipes = [recipe for recipe in ("default", *RECIPES) if None not in differing[recipe].values()]
-    recipe = min(recipes, key=lambda each: len(differing[each]), default="default")
-    flags = ["--recipe", recipe, "--seed", str(config["train"].get("seed", 1) + 1)]
-    for key, value in differing[recipe].items():
-        flags += [flag_of(key), str(value)] if value is not None else []
-
-    beside = model.path.parent / "matrix"
-    matrix = str(beside) if (beside / MANIFEST).exists() else "MATRIX"
-    return " ".join(map(quote, ["swivel", "train", matrix, "-o", str(model.path.parent / "second"), *flags]))
-
-
-def _find_differences(config: Mapping[str, Any], recipe: str) -> dict[str, Any]:
-    """Return the settings of a training, except the seed, that are not those of a recipe."""
-    usual = {name: result_settings(stage_config(STAGES[name], recipe)) for name in ("train", "vectors")}
-    return {
-        key: value
-        for name, settings in usual.items()
-        for key, value in config[name].items()
-        if key != "seed" and value != settings.get(key)
-    }

@@ -25,7 +25,7 @@ def import_(sources: tuple[str, ...], output: str, options: RunOptions, **settin
     """Convert counts of another tool to a matrix.
 
     SOURCE: triples in .tsv or .csv (also .gz .bz2 .xz .zst; - for standard input), .parquet, .arrow or .feather;
-    scipy's .npz, .mtx; .edges, .baskets; GloVe's .bin with its vocab.txt; a folder of the 2017 TensorFlow Swivel.
+    scipy's .npz, .mtx; .edges, .baskets; GloVe's .bin with its vocab.txt.
 
     \b
     swivel import visits.tsv -o matrix

@@ -20,9 +20,6 @@ from swivel.storage import fingerprint, open_array, scratch_folder
 from swivel.storage.output_folder import output_folder
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
-    from swivel.config import CountSettings
     from swivel.corpus import Texts
     from swivel.corpus.encode import EncodedCorpus
     from swivel.corpus.phrases import JoinedCorpus
@@ -56,7 +53,7 @@ def count(
     memory: int | str | None = None,
     progress: Progress | bool | None = None,
     options: RunOptions | None = None,
-    **settings: Unpack[CountSettings],
+    **settings: Any,
 ) -> Matrix:
     """Count co-occurrences in text and return the matrix, in memory or opened from the folder `out`.
 
@@ -68,7 +65,7 @@ def count(
         NaN) are skipped. Strings in a list that all look like paths are paths, and so are those of
         `glob.iglob`; any other iterator, such as `iter(texts)`, is texts.
     recipe
-        Named settings: default, fast, paper or glove.
+        Named settings: default, fast or paper.
     vocabulary
         A list of tokens, or the Path of a file with one per line; by default the most frequent ones are chosen by
         `min_count` and `max_size`.

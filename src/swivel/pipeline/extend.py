@@ -22,7 +22,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from swivel.config import CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
+from swivel.config import CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig, recorded_config
 from swivel.corpus import can_compare, digest_sources, find_texts, fingerprint_sources, local_files, to_facts
 from swivel.corpus.vocabulary import TokenCounts, Vocabulary, choose_tokens, from_list
 from swivel.counts.cooccurrence import column_vocabulary
@@ -114,8 +114,7 @@ def extend(
     Raises
     ------
     ConfigError
-        The columns of the vectors are not words, the vectors were trained with the GloVe objective, or a setting
-        differs from that of the training.
+        The columns of the vectors are not words, or a setting differs from that of the training.
     VocabularyError
         The text has no new word.
 
@@ -171,8 +170,6 @@ def _open_trained(vectors: Vectors | str | Path) -> TrainedModel:
         raise ConfigError(
             f"{name}: no record of how rows and columns were trained and combined; pass the result of a training"
         )
-    if settings["train"].get("objective", "swivel") != "swivel":
-        raise ConfigError(f"{name}: trained with objective='glove', whose column biases are not saved; use 'swivel'")
 
     columns = loaded.contents.columns
     if columns is None or columns.sums is None or loaded.row_sums is None:
@@ -189,7 +186,7 @@ def _open_trained(vectors: Vectors | str | Path) -> TrainedModel:
         loaded.row_sums,
         columns.sums,
         words=int(loaded.facts.get("trained_rows", len(loaded))),
-        train_config=TrainConfig(**settings["train"]),
+        train_config=recorded_config(TrainConfig, settings["train"]),
         vectors_config=VectorsConfig(**settings["vectors"]),
     )
 

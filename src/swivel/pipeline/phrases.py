@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from swivel.config import SCORERS, CorpusConfig
 from swivel.errors import ConfigError
@@ -13,14 +13,11 @@ from swivel.runtime.options import RunOptions
 from swivel.storage import scratch_folder
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
-    from swivel.config import CountSettings
     from swivel.corpus import Texts
     from swivel.corpus.phrases import Phrase
 
 
-def find_phrases(texts: Texts, *, options: RunOptions | None = None, **settings: Unpack[CountSettings]) -> list[Phrase]:
+def find_phrases(texts: Texts, *, options: RunOptions | None = None, **settings: Any) -> list[Phrase]:
     """Return the phrases of a text, highest score first.
 
     Parameters

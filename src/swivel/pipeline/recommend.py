@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from swivel.config import TrainConfig
+from swivel.config import TrainConfig, recorded_config
 from swivel.counts import Matrix, as_matrix
 from swivel.errors import ConfigError
 from swivel.evaluation.ranking import RankingReport, evaluate_ranking
@@ -233,7 +233,7 @@ class Recommender:
 
         if "train" not in self.vectors.settings:
             raise ConfigError("these vectors have no settings to fold rows in with: load the folder of a training")
-        config = TrainConfig(**self.vectors.settings["train"])
+        config = recorded_config(TrainConfig, self.vectors.settings["train"])
         return FixedColumns(self._columns.values, self._sums, float(self._sums.sum()), config)
 
     @cached_property

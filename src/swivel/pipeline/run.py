@@ -27,9 +27,6 @@ from swivel.storage import hold_folder
 from swivel.storage.overlap import refuse_overlap
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
-    from swivel.config import RunSettings
     from swivel.corpus import Texts
     from swivel.vectors import Vectors
 
@@ -53,7 +50,7 @@ def run(
     memory: int | str | None = None,
     progress: Progress | bool | None = None,
     options: RunOptions | None = None,
-    **settings: Unpack[RunSettings],
+    **settings: Any,
 ) -> Vectors:
     """Count and train: text to the matrix `out/matrix` and the vectors `out/vectors`.
 
@@ -67,7 +64,7 @@ def run(
     init, dim, epochs, seed, device
         As in `swivel.train`.
     recipe
-        Named settings: default, fast, paper or glove.
+        Named settings: default, fast or paper.
     threads, memory, progress
         Number of threads, bytes of memory (or a text such as "1GiB"), and a receiver of progress events;
         by default a progress bar for work that takes longer than a second, False for none.

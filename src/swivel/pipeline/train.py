@@ -23,9 +23,6 @@ from swivel.storage.output_folder import output_folder
 from swivel.storage.overlap import refuse_overlap
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
-    from swivel.config import TrainSettings
     from swivel.counts import Matrix
     from swivel.pipeline.tune import Tuning
     from swivel.vectors import Vectors
@@ -46,7 +43,7 @@ def train(
     memory: int | str | None = None,
     progress: Progress | bool | None = None,
     options: RunOptions | None = None,
-    **settings: Unpack[TrainSettings],
+    **settings: Any,
 ) -> Vectors:
     """Train vectors for a matrix and return them, in memory or opened from the folder `out` that they are written to.
 
@@ -59,7 +56,7 @@ def train(
     matrix
         A matrix, or the folder of one.
     recipe
-        Named settings: default, fast, paper, glove or table. By default `table` if rows and columns are things of
+        Named settings: default, fast, paper or table. By default `table` if rows and columns are things of
         different kinds, and otherwise `default`.
     init
         Vectors to start from, or the folder of a training run. Words that both have start at their old vectors, other

@@ -184,17 +184,13 @@ def finish_vectors(
 def _label_sides(
     job: TrainJob, trained: TrainingResult, settings: Mapping[str, Any], facts: Mapping[str, Any]
 ) -> Vectors:
-    """Return the trained rows and columns with their labels, not combined yet.
-
-    GloVe's w . c is not PMI, so its columns are used for the sum only.
-    """
+    """Return the trained rows and columns with their labels, not combined yet."""
     matrix = job.matrix
-    has_scores = job.config.objective == "swivel"
     return Vectors(
         vectors.VectorTable(matrix.rows, trained.rows, matrix.row_sums),
-        vectors.VectorTable(matrix.columns, trained.columns, matrix.column_sums) if has_scores else None,
+        vectors.VectorTable(matrix.columns, trained.columns, matrix.column_sums),
         shift=job.config.shift,
-        columns_per_row=matrix.columns_per_row if has_scores else 0,
+        columns_per_row=matrix.columns_per_row,
         settings=settings,
         facts=facts,
     )

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.config import TrainConfig
+from swivel.config import TrainConfig, recorded_config
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix
 from swivel.evaluation import AnalogyResult, EvaluationConfig, read_bundled, score_analogies
@@ -139,7 +139,7 @@ def find_epochs(vectors: Vectors) -> tuple[EpochLoss, ...]:
 
 def read_objective(vectors: Vectors) -> Objective:
     """Return the objective of the training, or the default objective if it is not known."""
-    return Objective.from_config(TrainConfig(**vectors.settings.get("train", {})))
+    return Objective.from_config(recorded_config(TrainConfig, vectors.settings.get("train", {})))
 
 
 def trained_counts(matrix: Matrix, vectors: Vectors) -> Matrix:
@@ -224,7 +224,7 @@ def find_fit(vectors: Vectors, matrix: Matrix, objective: Objective) -> tuple[Fi
         return ()
 
     row_offset = row_offsets(matrix.row_sums, matrix.total, objective)
-    column_offset = column_offsets(matrix.column_sums, objective)
+    column_offset = column_offsets(matrix.column_sums)
     samples = []
     for rows, columns, counts in _sample_cells(matrix):
         products = np.einsum("nd,nd->n", vectors.rows[rows], vectors.columns[columns]).astype(np.float64)

@@ -14,53 +14,21 @@ from swivel.runtime.resources import (
     free_address_space,
     free_disk,
     free_memory,
-    used_memory,
 )
 
 MIN_FREE_DISK = 0.7  # Estimates of disk are rough: a job is refused only if less than this fraction of one is free.
 
-# Peak address space of a process that has loaded the libraries of a job, measured on Linux with the CPU build of torch
-# and the smallest input: 0.69 GB (counting, importing) and 1.33 GB (training). With less, loading ends the process.
-LIBRARY_BYTES = {
-    "counting": 800 << 20,
-    "importing": 800 << 20,
-    "training": 1_400 << 20,
-    "extending": 1_400 << 20,  # counts first, then loads torch
-}
-
-# Peak memory of a process on the smallest input, if its kernels have to be compiled (benchmarks/limits.py). Kernels
-# that were compiled before take 90 MiB less.
-LIBRARY_MEMORY = {
-    "adding": 170 << 20,
-    "counting": 170 << 20,
-    "importing": 170 << 20,
-    "finding phrases": 170 << 20,
-    "encoding": 170 << 20,
-    "training": 296 << 20,
-    "extending": 296 << 20,
-    "reproducing": 340 << 20,  # two processes
-    "plotting": 64 << 20,  # matplotlib
-    "recommending": 64 << 20,  # SciPy
-    "drawing a map": 150 << 20,  # scikit-learn
-    "reading and writing Parquet": 72 << 20,  # pyarrow
-}
+# What a process takes to load libraries and to compile their kernels, on the smallest input: memory
+# (benchmarks/limits.py), and address space, with the CPU build of torch on Linux. SciPy, scikit-learn, matplotlib and
+# pyarrow take less than numba.
+NUMBA_MEMORY, NUMBA_SPACE = 150 << 20, 800 << 20
+TORCH_MEMORY, TORCH_SPACE = 276 << 20, 1_400 << 20  # with numba
+_JOBS_WITH_TORCH = ("training", "extending", "reproducing")
 
 
-# The modules with most of this memory, and what each of them adds to a process that has not loaded it.
-_MODULE_MEMORY = {"numba": 150 << 20, "torch": 126 << 20, "matplotlib": 44 << 20, "pyarrow": 52 << 20}
-_MODULES = {
-    **dict.fromkeys(("adding", "counting", "importing", "finding phrases", "encoding"), ("numba",)),
-    **dict.fromkeys(("training", "extending"), ("numba", "torch")),
-    "plotting": ("matplotlib",),
-    "reading and writing Parquet": ("pyarrow",),
-}
-
-
-def free_beside_libraries(what: str = "counting") -> int:
-    """Return the bytes of free memory that are left when the libraries of a job are loaded; negative if too few."""
-    # The memory of a process may be data of its user: a module that is not loaded needs its memory in any case.
-    missing = sum(_MODULE_MEMORY[module] for module in _MODULES.get(what, ()) if module not in sys.modules)
-    return free_memory() - max(LIBRARY_MEMORY.get(what, 0) - used_memory(), missing)
+def free_beside_libraries() -> int:
+    """Return the bytes of free memory that are left when numba is loaded; negative if there are too few."""
+    return free_memory() - (0 if "numba" in sys.modules else NUMBA_MEMORY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,20 +92,17 @@ def check_memory(what: str, memory_bytes: int) -> None:
 def check_libraries(what: str) -> None:
     """Raise MemoryBudgetError if memory or the address-space limit are too small to load the libraries of a job.
 
-    `what` is a key of LIBRARY_MEMORY. The libraries end the process without a message if they cannot allocate memory,
-    so they must not be loaded.
+    The libraries end the process without a message if they cannot allocate memory, so they must not be loaded.
     """
+    needs_torch = what in _JOBS_WITH_TORCH
+    space = TORCH_SPACE if needs_torch else NUMBA_SPACE
     limit = address_limit()
-    needed = LIBRARY_BYTES.get(what, 0)
-
-    if limit is not None and limit < needed:
+    if limit is not None and limit < space:
         raise MemoryBudgetError(
-            f"{what} needs at least {format_bytes(needed)} of address space, including libraries, but the limit of "
+            f"{what} needs at least {format_bytes(space)} of address space, including libraries, but the limit of "
             f"this process is {format_bytes(limit)}; raise the limit (ulimit -v)"
         )
 
-    if free_beside_libraries(what) < 0:
-        raise MemoryBudgetError(
-            f"{what} needs at least {format_bytes(LIBRARY_MEMORY[what])} of memory, including libraries, but this "
-            f"process uses {format_bytes(used_memory())} and {format_bytes(free_memory())} are free"
-        )
+    is_loaded = ("torch" if needs_torch else "numba") in sys.modules
+    if not is_loaded:
+        check_memory(f"loading the libraries for {what}", TORCH_MEMORY if needs_torch else NUMBA_MEMORY)

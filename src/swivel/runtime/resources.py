@@ -77,15 +77,6 @@ def free_memory() -> int:
     return min(candidates)
 
 
-def used_memory() -> int:
-    """Return the bytes of memory that belong to this process alone; 0 if the system does not report it."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("RssAnon:"):
-                return int(line.split()[1]) * 1024
-    return 0
-
-
 def _list_memory_groups() -> list[tuple[Path, str, str]]:
     """Return the folder, limit file and usage file of this process's memory cgroups and their ancestors."""
     group_paths = {"": "", "memory": ""}  # controller -> path of the cgroup of this process

@@ -90,18 +90,13 @@ class TrainingJob:
         rows, columns = self.matrix.shape
         return block_order(rows, self.plan.row_blocks), block_order(columns, self.plan.column_blocks)
 
-    @property
-    def dim(self) -> int:
-        """Number of dimensions that are trained, including those of biases."""
-        return self.config.dim + Objective.from_config(self.config).extra_dims
-
     def offsets(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return the part of the targets that depends on the row, and on the column, in block order."""
         matrix = self.matrix
         objective = Objective.from_config(self.config)
         row_order, column_order = self.orders
         rows = row_offsets(matrix.row_sums, matrix.total, objective)[row_order]
-        columns = column_offsets(matrix.column_sums, objective)[column_order]
+        columns = column_offsets(matrix.column_sums)[column_order]
         return rows.astype(np.float32), columns.astype(np.float32)
 
     def steps(self, round_: Round) -> list[Step]:
@@ -140,7 +135,7 @@ class TrainingJob:
 
     def hold_some(self, backend: Backend, capacity: tuple[int, int]) -> None:
         """Prepare a backend for some row blocks and some column blocks, and all cells if it builds its own layout."""
-        backend.hold_some(self.starts, self.dim, capacity)
+        backend.hold_some(self.starts, self.config.dim, capacity)
         if backend.builds_layout:
             backend.take(self.matrix.stored)
 

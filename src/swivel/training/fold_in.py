@@ -38,7 +38,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from swivel.config import TrainConfig
-from swivel.errors import ConfigError, CountsError
+from swivel.errors import CountsError
 from swivel.runtime.parallel import open_torch_pool
 from swivel.training.backends import choose_backend
 from swivel.training.objective import Objective, column_offsets, find_decays, observed_targets, row_offsets
@@ -90,7 +90,7 @@ def fold_in(
     total : float
         Sum of all counts of that matrix.
     config : TrainConfig
-        The settings the columns were trained with; the objective, the weight decay and the seed are used.
+        The settings the columns were trained with; those of the loss, the weight decay and the seed are used.
     device : str
         auto, cpu, cuda, or any name of a torch device.
 
@@ -103,8 +103,6 @@ def fold_in(
     ------
     CountsError
         Counts are negative or not finite, or do not match the columns.
-    ConfigError
-        The objective is GloVe, whose column biases are not saved.
 
     Examples
     --------
@@ -115,10 +113,6 @@ def fold_in(
     >>> np.round(vectors.astype(float), 2).tolist()
     [[0.29, -0.8], [-0.8, 0.29]]
     """
-    if config.objective != "swivel":
-        raise ConfigError(
-            f"objective must be swivel to fold rows in, got {config.objective!r}: its biases are not saved"
-        )
     return FixedColumns(columns, column_sums, total, config, device=device).fold_in(counts)
 
 
@@ -145,7 +139,7 @@ class FixedColumns:
         dtype = torch.float32 if self.is_sampled else _choose_dtype(device)
         self.objective = Objective.from_config(config)
         self.vectors = torch.tensor(vectors, dtype=dtype, device=device)
-        self.offsets = torch.from_numpy(column_offsets(sums, self.objective)).to(self.vectors)
+        self.offsets = torch.from_numpy(column_offsets(sums)).to(self.vectors)
         self.sums = sums
         self.total = float(total)
         self.config = config
@@ -259,7 +253,7 @@ class _RowBatch:
         column = rows.indices.astype(np.int64)
         sums = np.asarray(rows.sum(axis=1)).ravel()
         offsets = row_offsets(sums, fixed.total, objective)
-        targets = observed_targets(rows.data, offsets[row] + column_offsets(fixed.sums[column], objective))
+        targets = observed_targets(rows.data, offsets[row] + column_offsets(fixed.sums[column]))
 
         self.fixed = fixed
         self.offsets = torch.from_numpy(offsets + np.log(objective.unseen)).to(like)  # the row's part of pmi*

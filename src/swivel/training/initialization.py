@@ -19,7 +19,6 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix
 from swivel.errors import ConfigError
 from swivel.runtime.parallel import run_in_chunks
-from swivel.training.objective import Objective, add_biases
 from swivel.vectors import Vectors, VectorTable
 from swivel.vectors.folder import fingerprint_contents
 
@@ -60,10 +59,8 @@ def find_start(matrix: Matrix, vectors: Vectors, config: TrainConfig) -> WarmSta
     """
     rows = vectors.contents.rows
     columns = vectors.contents.columns
-    if config.objective != "swivel":
-        raise ConfigError(f"objective must be swivel with init, got {config.objective!r}: its biases are not saved")
     if columns is None:
-        raise ConfigError("init has no column vectors; pass a folder written by `swivel train` with objective swivel")
+        raise ConfigError("init has no column vectors; pass a folder written by `swivel train`")
     if vectors.columns_per_row != matrix.columns_per_row:
         raise ConfigError(
             f"init has {_describe(vectors.columns_per_row)}, the matrix has {_describe(matrix.columns_per_row)}: "
@@ -139,8 +136,6 @@ def make_arrays(
             vectors[sums[side] <= 0] = 0
 
         vectors, accumulators = _put_in_order(vectors, first, orders[side], threads)
-        if Objective.from_config(config).has_biases:
-            vectors, accumulators = add_biases(vectors, accumulators, side)
         arrays |= {name: vectors, f"{name}_accumulators": accumulators}
     return arrays
 

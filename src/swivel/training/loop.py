@@ -357,9 +357,6 @@ class _TrainingRun:
 
         epoch_loss = sum(steps.losses, self.state.loss)
         step_loss = sum(steps.losses, Loss())
-        if not self.objective.pushes:  # GloVe ignores unobserved cells: the mean is over the observed ones.
-            epoch_loss = replace(epoch_loss, unobserved_cells=0)
-            step_loss = replace(step_loss, unobserved_cells=0)
         if not math.isfinite(epoch_loss.mean):
             raise self.diverged("the loss is not finite")
 
@@ -436,7 +433,7 @@ class _TrainingRun:
         )
 
     def finish(self) -> TrainingResult | None:
-        """Return the vectors in vocabulary order, without biases; None on ranks that are not the leader."""
+        """Return the vectors in vocabulary order; None on ranks that are not the leader."""
         self.check_divergence()
         sides = self.executor.fetch()
         if sides is None:
@@ -445,7 +442,7 @@ class _TrainingRun:
         vectors = []
         sums = self.matrix.row_sums, self.matrix.column_sums
         for side, order, side_sums in zip(sides, self.job.orders, sums, strict=True):
-            values = _put_in_vocabulary_order(side.vectors[:, : self.config.dim], order, self.threads)
+            values = _put_in_vocabulary_order(side.vectors, order, self.threads)
             # Without counts, a vector has no gradient except rounding errors. Make it exactly zero.
             values[side_sums <= 0] = 0
             vectors.append(values)
@@ -474,7 +471,7 @@ def starting_loss(
     loss is infinite if there is no observed cell.
     """
     row_offset = row_offsets(matrix.row_sums, matrix.total, objective)
-    column_offset = column_offsets(matrix.column_sums, objective)
+    column_offset = column_offsets(matrix.column_sums)
     height = matrix.row_blocks
     width = matrix.column_blocks
     total = Loss()

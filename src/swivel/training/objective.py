@@ -9,16 +9,11 @@ the confidence::
     pmi*(i;j) = the same with 1 (or `unseen`) in place of x_ij  bound for an unobserved cell
     L_1(i;j)  = 1/2 f(x_ij) (w_i . c_j - pmi(i;j))^2            x_ij > 0
     L_0(i;j)  = log(1 + exp(w_i . c_j - pmi*(i;j)))             x_ij = 0
-    f(x)      = min(b0 + b x^a, f_max)
-
-GloVe uses log x_ij as the target and learns biases. They are extra dimensions: [w b 1] . [c 1 b'] = w . c + b + b',
-where the ones are constant. GloVe ignores unobserved cells, which is the same as an infinite `unseen`: L_0 and its
-gradient are then zero.
+    f(x)      = b0 + b x^a
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,53 +22,34 @@ from numpy.typing import NDArray
 from swivel.config import TrainConfig
 
 Array = NDArray[np.float64]
-Single = NDArray[np.float32]
 
 # Offset of a row or column without counts. It makes the gradient of its cells exactly zero; an infinite offset (from
 # log 0) would give NaN, because infinity minus infinity is undefined.
 NEVER = 1e30
-BIASES = 2  # extra dimensions of a vector with bias: its bias, and the constant 1 that multiplies the other side's
-# Accumulator of the constant ones: with it, an Adagrad step is smaller than the rounding error of a 1, even in float64.
-HELD = np.float32(1e36)
 # Smallest accumulator. Without it, the accumulators of a vector without gradients could decay to 0, and 0 / 0 is NaN.
 MIN_ACCUMULATOR = 1e-37
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """Settings of the loss: b0, b and a of the confidence, its bound, the shift of the PMI, and `unseen`."""
+    """Settings of the loss: b0, b and a of the confidence, the shift of the PMI, and `unseen`."""
 
     confidence_base: float = 0.1
     confidence_scale: float = 0.25
     confidence_power: float = 0.5
     shift: float = 0.0
     unseen: float = 1.0
-    confidence_most: float = math.inf
-    has_biases: bool = False  # learned biases (GloVe) instead of log marginals
 
     @classmethod
     def from_config(cls, config: TrainConfig) -> Objective:
         """Return the objective that a training configuration describes."""
-        is_glove = config.objective == "glove"
         return cls(
             confidence_base=config.confidence_base,
             confidence_scale=config.confidence_scale,
             confidence_power=config.confidence_power,
             shift=config.shift,
-            unseen=math.inf if is_glove else config.unseen,
-            confidence_most=math.inf if config.confidence_most is None else config.confidence_most,
-            has_biases=is_glove,
+            unseen=config.unseen,
         )
-
-    @property
-    def pushes(self) -> bool:
-        """Whether unobserved cells contribute to the loss."""
-        return self.unseen < math.inf
-
-    @property
-    def extra_dims(self) -> int:
-        """Number of dimensions that are trained in addition to those of the vectors."""
-        return BIASES if self.has_biases else 0
 
     def confidence(self, x: Array) -> Array:
         """Return f(x), the weight of an observed cell.
@@ -81,8 +57,7 @@ class Objective:
         >>> Objective().confidence(np.array([4.0])).tolist()
         [0.6]
         """
-        rising = self.confidence_base + self.confidence_scale * x**self.confidence_power
-        return np.minimum(rising, self.confidence_most)
+        return self.confidence_base + self.confidence_scale * x**self.confidence_power
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,24 +100,20 @@ def log_or_never(sums: Array) -> Array:
 
 
 def row_offsets(row_sums: Array, total: float, objective: Objective) -> Array:
-    """Return the row's part of a target: log D - log x_i* - shift, or 0 if biases are learned."""
-    if objective.has_biases:
-        return np.where(row_sums <= 0, NEVER, 0.0)
+    """Return the row's part of a target: log D - log x_i* - shift."""
     constant = float(np.log(total)) - objective.shift
     return constant - log_or_never(row_sums)
 
 
-def column_offsets(column_sums: Array, objective: Objective) -> Array:
-    """Return the column's part of a target: -log x_*j, or 0 if biases are learned."""
-    if objective.has_biases:
-        return np.where(column_sums <= 0, NEVER, 0.0)
+def column_offsets(column_sums: Array) -> Array:
+    """Return the column's part of a target: -log x_*j."""
     return -log_or_never(column_sums)
 
 
 def find_unit_offsets(total: float, objective: Objective) -> tuple[float, float]:
     """Return the offset of a row, and of a column, whose sum is 1."""
     one = np.ones(1)
-    return float(row_offsets(one, total, objective)[0]), float(column_offsets(one, objective)[0])
+    return float(row_offsets(one, total, objective)[0]), float(column_offsets(one)[0])
 
 
 def find_decays(sums: Array, config: TrainConfig) -> Array:
@@ -152,26 +123,6 @@ def find_decays(sums: Array, config: TrainConfig) -> Array:
     [0.2, 0.3]
     """
     return config.weight_decay * np.maximum(sums, 0.0) ** config.decay_power
-
-
-def add_biases(vectors: Single, accumulators: Single, side: int) -> tuple[Single, Single]:
-    """Return vectors and accumulators with two more dimensions: [w b 1] for rows (side 0), [c 1 b'] for columns (1).
-
-    >>> vectors, accumulators = add_biases(np.ones((1, 1), np.float32), np.ones((1, 1), np.float32), 1)
-    >>> vectors.tolist(), int((accumulators == HELD).argmax())
-    ([[1.0, 1.0, 0.0]], 1)
-    """
-    dim = vectors.shape[1]
-    wide = np.zeros((len(vectors), dim + BIASES), np.float32)
-    wide_accumulators = np.empty_like(wide)
-    wide[:, :dim] = vectors
-    wide_accumulators[:, :dim] = accumulators
-
-    one, bias = (dim, dim + 1) if side else (dim + 1, dim)
-    wide[:, one] = 1
-    wide_accumulators[:, one] = HELD
-    wide_accumulators[:, bias] = accumulators[:, 0]  # The bias itself starts at zero.
-    return wide, wide_accumulators
 
 
 def observed_targets(x: Array, offsets: Array) -> Array:
@@ -202,7 +153,7 @@ def loss_and_gradient(products: Array, x: Array, offsets: Array, objective: Obje
     observed = np.where(seen, 0.5 * confidence * distance**2, 0.0)
 
     # Unobserved cells: L_0 = log(1 + exp(m)) and dL_0 = sigmoid(m), with m = w . c - pmi*.
-    margin = np.maximum(products - (offsets + np.log(objective.unseen)), -NEVER)
+    margin = products - (offsets + np.log(objective.unseen))
     unobserved = np.where(seen, 0.0, np.logaddexp(0.0, margin))
     sigmoid = np.exp(-np.logaddexp(0.0, -margin))
 

@@ -19,7 +19,6 @@ from swivel.training.backends import BackendConfig, ZeroSampling, choose_backend
 from swivel.training.backends.base import DeviceLoad
 from swivel.training.backends.select import choose_groups
 from swivel.training.checkpoint import saved_bytes
-from swivel.training.objective import Objective
 from swivel.training.schedule import (
     MAX_BLOCK_SIZE,
     MAX_BLOCK_SIZE_ON_GPU,
@@ -36,15 +35,13 @@ MAX_EPOCHS = 100  # with end="converged"
 COMMON = {"cpu": 0.03}
 COMMON_ON_GPU = 0.1
 SAMPLED_COST = 1.9  # time of a cell of a sample against one of all cells: 18.6 % of them took 35 % of the time
-MIN_SHARE = 1e-9  # share of zeros that is sampled if the objective ignores them: one or two columns
 # Copies of all vectors and accumulators in memory: those being trained, those gathered for a checkpoint or the result,
 # and the combined rows and columns. Measured: 3.0 at 98,695 rows and columns, d = 50 and 150, on CPU cores.
 COPIES = 3
 BYTES_PER_BLOCK = 256  # of the orders of two epochs. Measured: 225 at 1,000 x 1,000 blocks
 # Kernels and BLAS buffers that are not loaded yet when a run is planned: their memory, if they have to be compiled, and
-# their address space.
+# as much address space again.
 LOADED_LATER = 128 << 20
-MAPPED_LATER = 256 << 20
 MIN_BLOCKS_TO_SAMPLE = 64  # per round, on a GPU: with fewer, launching the sampled steps takes the host longer
 
 
@@ -108,7 +105,6 @@ def describe_load(matrix: Matrix, config: TrainConfig, blocks: tuple[int, int], 
     """Return the sizes that determine how much device memory a run needs."""
     rows, columns = matrix.shape
     starts = block_starts(rows, blocks[0]), block_starts(columns, blocks[1])
-    dim = config.dim + Objective.from_config(config).extra_dims
 
     # A symmetric matrix stores half of its cells. The device needs both halves unless its blocks are symmetric, too.
     stored = matrix.stored
@@ -117,7 +113,7 @@ def describe_load(matrix: Matrix, config: TrainConfig, blocks: tuple[int, int], 
     if stored.symmetric and not is_halved:
         cells *= 2
 
-    return DeviceLoad(starts, dim, choose_zeros(matrix, config, device, blocks), cells, is_halved)
+    return DeviceLoad(starts, config.dim, choose_zeros(matrix, config, device, blocks), cells, is_halved)
 
 
 def choose_zeros(matrix: Matrix, config: TrainConfig, device: str, blocks: tuple[int, int]) -> ZeroSampling:
@@ -128,8 +124,6 @@ def choose_zeros(matrix: Matrix, config: TrainConfig, device: str, blocks: tuple
     common = config.common or COMMON.get(device, COMMON_ON_GPU)
     if not (is_sorted_enough(matrix.row_sums, common) and is_sorted_enough(matrix.column_sums, common)):
         return ZeroSampling()
-    if not Objective.from_config(config).pushes:
-        return ZeroSampling(common, common, MIN_SHARE)
     return ZeroSampling(common, max(config.middle, common), config.share, config.sample_rows)
 
 
@@ -157,7 +151,7 @@ def estimate_needs(
     """
     other = other or OtherMemory()
     rows, columns = matrix.shape
-    dim = config.dim + Objective.from_config(config).extra_dims
+    dim = config.dim
     item_bytes = 8 if plan.backend == "reference" else 4
     vectors = item_bytes * dim * (rows + columns)
 
@@ -183,7 +177,7 @@ def estimate_needs(
         "training",
         disk_bytes=reblocked if folder is None else disk,
         memory_bytes=max(training, afterwards) + LOADED_LATER,
-        mapped_bytes=reblocked + MAPPED_LATER - LOADED_LATER,
+        mapped_bytes=reblocked + LOADED_LATER,
         advice="lower dim, or count with a smaller vocabulary",
     )
 

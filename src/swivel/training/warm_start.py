@@ -57,7 +57,7 @@ def add_new_words(matrix: Matrix, start: WarmStart, config: TrainConfig, *, thre
     """
     objective = Objective.from_config(config)
     rows = _KnownSide(start.rows, row_offsets(matrix.row_sums, matrix.total, objective), matrix.row_sums)
-    columns = _KnownSide(start.columns, column_offsets(matrix.column_sums, objective), matrix.column_sums)
+    columns = _KnownSide(start.columns, column_offsets(matrix.column_sums), matrix.column_sums)
 
     all_rows = _solve(_gather_counts(matrix, rows, columns), rows, columns, config, threads)
     all_columns = _solve(_gather_counts(matrix, columns, rows, transposed=True), columns, rows, config, threads)

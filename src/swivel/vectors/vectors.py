@@ -575,8 +575,7 @@ class Vectors:
     def _need_columns(self) -> VectorTable:
         if self._contents.columns is None:
             raise ConfigError(
-                "these vectors have no columns and therefore no scores: load a folder written by swivel train "
-                "(objective glove has no columns)"
+                "these vectors have no columns and therefore no scores: load a folder written by swivel train"
             )
         self._check("columns")
         return self._contents.columns

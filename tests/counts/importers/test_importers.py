@@ -29,9 +29,7 @@ from import_sources import (
     counts_of,
     dense,
     glove_records,
-    shard,
     table,
-    write_tensorflow,
     write_text,
 )
 from swivel.cli import cli
@@ -209,22 +207,6 @@ def test_glove_records_are_read_with_their_vocabulary(tmp_path: Path) -> None:
     assert counts_of(matrix) == pytest.approx({("the", "of"): 1 / 3 + 0.5, ("of", "the"): 1 / 3})
     assert (matrix.unit, matrix.columns_per_row, len(matrix.rows)) == (2_520, 1, 3)
     assert swivel.import_counts(file, sides="apart").columns_per_row == 0
-
-
-def test_folder_of_tensorflow_is_read(tmp_path: Path) -> None:
-    shards = {
-        "000-000": shard([0, 2], [0], [(0, 0, 1.5), (1, 0, 2)]),
-        "000-001": shard([0, 2], [1], []),
-        "001-001": shard([1], [1], [(0, 0, 0.25)]),
-    }
-    folder = write_tensorflow(tmp_path / "swivel", shards)
-    assert counts_of(swivel.import_counts(folder)) == {("a", "x"): 1.5, ("c", "x"): 2, ("b", "y"): 0.25}
-
-
-def test_folder_of_tensorflow_with_one_vocabulary_shares_it(tmp_path: Path) -> None:
-    folder = write_tensorflow(tmp_path / "swivel", {"000-000": shard([0, 1], [1, 0], [(0, 0, 2)])}, columns="a\nb\nc\n")
-    matrix = swivel.import_counts(folder)
-    assert (matrix.columns_per_row, counts_of(matrix)) == (1, {("a", "b"): 2})
 
 
 def count_together(baskets: list[list[str]]) -> dict[tuple[str, str], float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from pathlib import Path
 
@@ -17,17 +16,9 @@ import swivel
 from import_sources import (
     FILES,
     counts_of,
-    float_list,
     glove_records,
-    int_list,
-    message,
-    shard,
-    varint,
-    write_tensorflow,
     write_text,
 )
-from import_sources import example as serialize_example
-from swivel.counts.importers.protobuf import WireError, parse_example
 from swivel.errors import SwivelError
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent.parent))  # `fuzz` is next to the package, not in it
@@ -136,106 +127,6 @@ def test_strange_text_is_read_or_refused(name: str, tmp_path: Path) -> None:
         check(file, header=header, comment="#")
 
     fuzz()
-
-
-SHARD = shard([0, 2], [1, 0], [(0, 0, 1.5), (1, 1, 2.0)])
-
-
-@FUZZ
-@given(st.one_of(damages().map(lambda changes: damage(SHARD, changes)), st.binary(max_size=60)))
-@example(b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f")
-@example(shard([0, -1], [5], [(1, 0, 1.0)]))
-@example(shard([0], [1], [(0, 9, 1.0)]))
-@example(shard([0], [1], [(0, 0, math.nan)]))
-@example(serialize_example({"global_row": float_list([1.0])}))
-def test_damaged_shards_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
-    folder = write_tensorflow(tmp_path_factory.getbasetemp() / "shards", {"000-000": data})
-    check(folder)
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (SHARD[:-1], "byte 0: a field of"),
-        (b"\x00", "field number 0"),
-        (b"\x0b", "wire type 3"),
-        (b"\x80" * 10, "a number of more than 64 bits"),
-        (b"\x80", "a number without an end"),
-        (b"\x10\x01", "field 2 of type 0 in an example"),
-        (message(1, message(1, message(2, b""))), "a feature without a name"),
-        (message(1, message(1, message(1, b"\xff"))), "the name of a feature is not UTF-8"),
-        (message(1, message(1, message(3, b""))), "field 3 of type 2 in the entry of a feature"),
-        (serialize_example({"a": message(4, b"")}), "field 4 of type 2 in a feature"),
-        (serialize_example({"a": message(3, message(2, b""))}), "field 2 of type 2 in a list"),
-        (serialize_example({"a": message(2, message(1, b"abc"))}), "3 bytes are not a whole number of floats"),
-        (serialize_example({"a": message(3, message(1, b"\x80"))}), "packed numbers without an end"),
-        (
-            serialize_example({"a": message(3, message(1, b"\x80" * 10 + b"\1"))}),
-            "a packed number of more than 64 bits",
-        ),
-        (serialize_example({"a": int_list([1])}) * 2, "the feature 'a' occurs twice"),
-    ],
-)
-def test_malformed_messages_are_refused_with_their_byte(data: bytes, message: str) -> None:
-    with pytest.raises(WireError, match=message):
-        parse_example(data)
-
-
-@FUZZ
-@given(st.lists(st.integers(-(2**63), 2**63 - 1)), st.lists(st.floats(width=32, allow_nan=False)))
-def test_messages_survive_a_round_trip(numbers: list[int], floats: list[float]) -> None:
-    unpacked = message(3, b"".join(b"\x08" + varint(number % (1 << 64)) for number in numbers))
-    data = serialize_example({"i": int_list(numbers), "f": float_list(floats), "u": unpacked, "b": message(1, b"")})
-    features = parse_example(data)
-    assert features["i"].tolist() == features["u"].tolist() == numbers
-    assert features["f"].tolist() == floats
-    assert "b" not in features
-
-
-@pytest.mark.parametrize(
-    ("features", "reason"),
-    [
-        ({}, "no feature 'sparse_local_row'; it has none"),
-        ({"sparse_local_row": float_list([1])}, "the feature 'sparse_local_row' is float32"),
-    ],
-)
-def test_shards_without_their_features_are_refused(features: dict[str, bytes], reason: str, tmp_path: Path) -> None:
-    folder = write_tensorflow(tmp_path / "swivel", {"000-000": serialize_example(features)})
-    with pytest.raises(swivel.SwivelError, match=reason):
-        swivel.import_counts(folder, tmp_path / "matrix")
-    assert not (tmp_path / "matrix").exists()
-
-
-@pytest.mark.parametrize(
-    ("data", "reason"),
-    [
-        (shard([0], [0], [(1, 0, 1.0)]), "cell 1: row 1 in a shard of 1 rows"),
-        (shard([7], [0], [(0, 0, 1.0)]), "cell 1: row 7 in a vocabulary of 3"),
-        (shard([0], [0], [(0, 0, -1.0)]), "cell 1: the count -1 is negative"),
-    ],
-)
-def test_shards_beyond_their_ranges_are_refused(data: bytes, reason: str, tmp_path: Path) -> None:
-    with pytest.raises(swivel.SwivelError, match=reason):
-        swivel.import_counts(write_tensorflow(tmp_path / "swivel", {"000-000": data}))
-
-
-def test_incomplete_tensorflow_folders_are_refused(tmp_path: Path) -> None:
-    for shards, reason, settings_given in [
-        ({}, "no files shard", {}),
-        ({"000-000": SHARD}, "the two vocabularies differ", {"sides": "same"}),
-        (
-            {"000-000": bytes(1 << 20)},
-            "a shard of 1.0 MiB needs 16.0 MiB",
-            {"options": swivel.RunOptions(memory="4MB")},
-        ),
-    ]:
-        with pytest.raises(swivel.SwivelError, match=reason):
-            swivel.import_counts(write_tensorflow(tmp_path / "swivel", shards), **settings_given)  # type: ignore[arg-type]
-
-    folder = write_tensorflow(tmp_path / "swivel", {"000-000": SHARD})
-    write_text(folder / "row_vocab.txt", b"a\n\xff\nc\n")
-    with pytest.raises(swivel.SwivelError, match=r"row_vocab.txt, line 2: not valid UTF-8"):
-        swivel.import_counts(folder)
 
 
 LABELS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=6)

@@ -362,9 +362,6 @@ def test_unknown_sources_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CountsError, match=r"no such file or folder$"):
         swivel.import_counts(tmp_path / "none.tsv")
 
-    with pytest.raises(CountsError, match="not a folder of the 2017 Swivel"):
-        swivel.import_counts(tmp_path, format="tensorflow")
-
     with pytest.raises(CountsError, match="npz must be an uncompressed file"):
         swivel.import_counts(write_text(tmp_path / "a.npz.gz", b""))
 

@@ -33,9 +33,6 @@ TYPES |= {name: "fp32" for name in ("weight_decay", "learning_rate", "accumulato
 TYPES |= {name: "fp32" for name in ("decay_power", "unit0", "unit1")}
 
 
-SWIVEL, GLOVE = {"CAP": None, "PUSH": True}, {"CAP": 1.0, "PUSH": False}
-
-
 def compile_kernel(source, kernel, types, constants, capability, **options):
     names = kernel.arg_names
     signature = {name: "constexpr" if name in constants else types.get(name, "*fp32") for name in names}
@@ -46,8 +43,8 @@ def compile_kernel(source, kernel, types, constants, capability, **options):
     return {"shared": compiled.metadata.shared, "uses": [u for u in ("wgmma", "mma.sync") if u in compiled.asm["ptx"]]}
 
 
-def compile_hopper(weighted, **rules):
-    flags = hopper.choose_flags(torch.bfloat16, 320) | {"WEIGHTED": weighted, **SWIVEL, **rules}
+def compile_hopper(weighted):
+    flags = hopper.choose_flags(torch.bfloat16, 320) | {"WEIGHTED": weighted}
     options = {name: flags.pop(name) for name in ("num_warps", "maxnreg")}
     types = TYPES | {"G": "*bf16", "rows": f"tensordesc<bf16[128, 64],{hopper.ROWS!r}>"}
     types["columns"] = f"tensordesc<bf16{list(hopper.COLUMNS_SHAPE)!r},{hopper.COLUMNS!r}>"
@@ -59,19 +56,17 @@ def compile_plain(name, capability, **constants):
     return compile_kernel(ASTSource, getattr(kernels, name), types, constants, capability)
 
 
-RULES = {"SQRT": True, "FAST": True, **SWIVEL}
-OTHERS = {"SQRT": False, "FAST": True, **GLOVE}
+RULES = {"SQRT": True, "FAST": True}
+OTHERS = {"SQRT": False, "FAST": True}
 TILE = {"P": 320, "BM": 64, "BN": 128, "BK": 64, "CHUNK": 256, "GROUP": 8, "STAGES": 2, "PRECISION": "tf32"}
 HALVES = {"P": 320, "P1": 256, "P2": 64, "CHUNK": 8, "PANELS": 2, "HAS_COMMON": True, "BY_SUM": False}
 BY_SUM = {**HALVES, "BY_SUM": True}
 print(json.dumps({
     "hopper": compile_hopper(False),
     "hopper, weighted": compile_hopper(True),
-    "hopper, glove": compile_hopper(False, **GLOVE),
-    "hopper, glove, weighted": compile_hopper(True, **GLOVE),
     "gradient on Ampere": compile_plain("gradient", 80, WEIGHTED=True, **TILE, **RULES),
     "gradient": compile_plain("gradient", 90, WEIGHTED=False, **TILE, **RULES),
-    "gradient, glove": compile_plain("gradient", 90, WEIGHTED=True, **TILE, **OTHERS),
+    "gradient, weighted": compile_plain("gradient", 90, WEIGHTED=True, **TILE, **OTHERS),
     "add_losses": compile_plain("add_losses", 90, BLOCK=1024),
     "find_starts": compile_plain("find_starts", 90, BLOCK=128),
     "gather": compile_plain("gather", 90, P=320, PP=512, BN=16),
@@ -81,7 +76,7 @@ print(json.dumps({
     "update_sampled rows": compile_plain("update_sampled", 90, SIDE=0, **HALVES, **RULES),
     "update_sampled columns": compile_plain("update_sampled", 90, SIDE=1, **HALVES, **RULES),
     "update_sampled, decay by sum": compile_plain("update_sampled", 90, SIDE=1, **BY_SUM, **RULES),
-    "update_sampled, glove": compile_plain("update_sampled", 90, SIDE=0, **HALVES, **OTHERS),
+    "update_sampled, power": compile_plain("update_sampled", 90, SIDE=0, **HALVES, **OTHERS),
 }))
 """
 MAX_SHARED_BYTES = {"gradient on Ampere": 163 << 10}
@@ -106,5 +101,5 @@ def test_kernels_fit_the_shared_memory_of_their_devices(compiled: dict[str, dict
 
 def test_products_use_the_tensor_cores(compiled: dict[str, dict[str, object]]) -> None:
     assert compiled["hopper"]["uses"] == compiled["gradient"]["uses"] == ["wgmma"]
-    assert compiled["hopper, glove"]["uses"] == compiled["gradient, glove"]["uses"] == ["wgmma"]
+    assert compiled["hopper, weighted"]["uses"] == compiled["gradient, weighted"]["uses"] == ["wgmma"]
     assert compiled["gradient on Ampere"]["uses"] == ["mma.sync"]

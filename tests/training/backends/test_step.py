@@ -242,31 +242,6 @@ def test_confidence_of_a_tiny_count_with_a_high_power_is_its_base(make: Maker) -
 
 
 @everywhere
-@pytest.mark.parametrize("zeros", [ZeroSampling(), SAMPLED], ids=["all", "sampled"])
-def test_zeros_of_glove_have_no_gradient(make: Maker, zeros: ZeroSampling) -> None:
-    settings = StepSettings(OBJECTIVES["glove"], zeros, weight_decay=0.0)
-    rng = np.random.default_rng(6)
-    sides = [
-        ParameterBlock(rng.normal(0, 9, (n, 3)).astype(np.float32), np.full((n, 3), 1e-6), np.zeros(n)) for n in (5, 8)
-    ]
-
-    after, loss = run_step(make(settings), Block(np.zeros((5, 8)), (sides[0], sides[1])))
-    np.testing.assert_array_equal(after["rows"], sides[0].vectors)
-    np.testing.assert_array_equal(after["columns"], sides[1].vectors)
-    assert (loss.observed, loss.unobserved) == (0, 0)
-    assert loss.unobserved_cells == pytest.approx(40)
-
-
-@everywhere
-@pytest.mark.parametrize(("count", "confidence"), [(1.0, 10**-0.75), (9.0, 0.9**0.75), (11.0, 1.0), (1e9, 1.0)])
-def test_confidence_of_glove_stops_at_one(make: Maker, count: float, confidence: float) -> None:
-    settings = StepSettings(OBJECTIVES["glove"], ZeroSampling(), weight_decay=0.0)
-    sides = [ParameterBlock(np.ones((1, 1)), np.ones((1, 1)), np.zeros(1)) for _ in range(2)]
-    _, loss = run_step(make(settings), Block(np.array([[count]]), (sides[0], sides[1])))
-    assert loss.observed == pytest.approx(0.5 * confidence * (1 - np.log(count)) ** 2, rel=1e-2)
-
-
-@everywhere
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize("array", ["vectors", "accumulators"])
 @pytest.mark.parametrize("side", [0, 1])

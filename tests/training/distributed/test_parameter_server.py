@@ -31,7 +31,7 @@ from swivel.training.distributed.worker import (
     open_stepper,
     payload_bytes,
 )
-from swivel.training.objective import Objective, adagrad, add_biases, column_offsets, row_offsets
+from swivel.training.objective import Objective, adagrad, column_offsets, row_offsets
 from swivel.training.plan import choose_zeros, make_plan
 
 CONFIG = TrainConfig(dim=12, block_size=21, epochs=3, backend="cpu", weight_decay=1e-4)
@@ -208,7 +208,7 @@ def test_gradients_of_every_backend_equal_those_of_the_reference(planted: Matrix
     objective = Objective.from_config(config)
     rng = np.random.default_rng(8)
     block = (2, 1)
-    offsets = row_offsets(planted.row_sums, planted.total, objective), column_offsets(planted.column_sums, objective)
+    offsets = row_offsets(planted.row_sums, planted.total, objective), column_offsets(planted.column_sums)
     sides = [ParameterBlock(draw(rng, len(own), 12), None, own) for own in (offsets[0][2::3], offsets[1][1::3])]
     with open_stepper(make_setup(planted, config)) as stepper, open_stepper(make_setup(planted)) as laid_out:
         found = stepper.gradients(block, (sides[0].vectors, sides[1].vectors), 4)
@@ -271,28 +271,6 @@ def test_worker_with_triton_has_the_effect_of_a_cpu_worker(planted: Matrix, work
         one, other = (links.servers[server_of(part, 2)].read(part) for links in (here, there))
         np.testing.assert_allclose(one.vectors, other.vectors, rtol=1e-3, atol=1e-5)
         assert one.applied == other.applied
-
-
-def test_constant_ones_of_biases_do_not_change(planted: Matrix) -> None:
-    config = replace(CONFIG, objective="glove", weight_decay=0.0, backend="cpu")
-    worker, links, rng = Worker(5.0), serve(planted, 2), np.random.default_rng(9)
-    worker.begin(make_setup(planted, config))
-    for part in [(side, block) for side in (0, 1) for block in range(3)]:
-        vectors = draw(rng, len(range(part[1], planted.shape[part[0]], 3)), 12) * np.float32(0.3)
-        both = add_biases(vectors, np.full_like(vectors, 1e-3), part[0])
-        links.servers[server_of(part, 2)].hold(part, *both, (), run_id=1)
-    before = {part: links.servers[server_of(part, 2)].read(part).vectors.copy() for part in [(0, 1), (1, 0), (1, 2)]}
-    strip = worker.train(Strip(0, 0, ((1, 0), (1, 1)), (0.1, 0.1), 0), 1, links)
-    single = worker.train(Strip(1, 0, ((0, 2),), (0.1,)), 1, links)
-    worker.close()
-
-    assert not strip.failure and not single.failure
-
-    for part, vectors in before.items():
-        moved = (links.servers[server_of(part, 2)].read(part).vectors != vectors).any(axis=0)
-        ones = 13 - part[0]  # [w b 1] . [c 1 b']
-        assert (vectors[:, ones] == 1).all()
-        assert moved.tolist() == [place != ones for place in range(14)]
 
 
 def test_shared_block_is_moved_once_and_traffic_is_minimal(planted: Matrix, worker: Worker) -> None:

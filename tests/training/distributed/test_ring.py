@@ -34,7 +34,6 @@ JOBS = {
     "torch": replace(CONFIG, backend="torch"),
     "triton": replace(CONFIG, backend="triton", device="cpu"),
     "made for four": replace(CONFIG, ranks=4),
-    "glove": replace(CONFIG, objective="glove", confidence_most=1.0),
     "stopped": CONFIG,
     "diverging": replace(CONFIG, learning_rate=1e30, end="converged"),
 }

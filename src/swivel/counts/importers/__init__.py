@@ -1,4 +1,4 @@
-"""Import counts of other tools: triples, tables, sparse matrices, baskets, files of GloVe and TensorFlow Swivel.
+"""Import counts of other tools: triples, tables, sparse matrices, baskets, files of GloVe.
 
 The result is a `Matrix` with rows and columns in descending order of their sums. Sources are streamed within the memory
 budget, and errors name the file and the line, row or cell.

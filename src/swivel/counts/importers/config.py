@@ -9,7 +9,7 @@ from swivel.errors import ConfigError
 from swivel.runtime.numbers import is_integer
 from swivel.storage.manifest import one_line
 
-FORMATS = ("triples", "edges", "baskets", "parquet", "arrow", "npz", "mtx", "glove", "tensorflow")
+FORMATS = ("triples", "edges", "baskets", "parquet", "arrow", "npz", "mtx", "glove")
 SIDES = ("apart", "same", "mirrored", "undirected")
 SEPARATORS = {"tab": b"\t", "comma": b",", "semicolon": b";", "bar": b"|", "space": b" "}
 

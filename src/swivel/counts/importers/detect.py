@@ -17,7 +17,6 @@ from swivel.counts.importers import dataframes as tables
 from swivel.counts.importers import delimited as text
 from swivel.counts.importers import matrix_market as market
 from swivel.counts.importers import scipy_sparse as sparse
-from swivel.counts.importers import tf_swivel as tensorflow
 from swivel.counts.importers.config import ImportConfig
 from swivel.counts.importers.context import ImportContext
 from swivel.errors import IS_TEXT_HINT, ConfigError, CorpusError, CountsError
@@ -41,9 +40,8 @@ _READERS: Mapping[str, Callable[[Path, ImportContext], Iterator[Any]]] = {
     "npz": sparse.read_npz,
     "mtx": market.read_market,
     "glove": glove.read_glove,
-    "tensorflow": tensorflow.read_tensorflow,
 }
-_ONE_FILE = ("npz", "mtx", "glove", "tensorflow")
+_ONE_FILE = ("npz", "mtx", "glove")
 _PACKABLE = ("triples", "edges", "baskets", "mtx")
 _DEFAULT_SIDES = {"edges": "undirected", "baskets": "mirrored", "glove": "same"}
 
@@ -53,7 +51,7 @@ class ImportSource:
     """A source of counts: its format, files and reader."""
 
     format: str  # one of `config.FORMATS`, or "memory" for an object
-    files: tuple[Path, ...]  # files or folders, in order; () for an object
+    files: tuple[Path, ...]  # in order; () for an object
     size: float | None  # bytes, rows or cells; None if unknown
     read: Callable[[ImportContext], Iterator[Any]]  # yields chunks, or batches of baskets
 
@@ -73,7 +71,7 @@ class ImportSource:
 
     @property
     def local_files(self) -> list[Path]:
-        """All files that are read, including the vocabulary of GloVe, and folders."""
+        """All files that are read, including the vocabulary of GloVe."""
         beside = [file.with_name(glove.VOCABULARY) for file in self.files if self.format == "glove"]
         return [*(file for file in self.files if file != STDIN), *(file for file in beside if file.is_file())]
 
@@ -95,7 +93,7 @@ def find_source(source: Any, config: ImportConfig, out: str | Path | None = None
     if not paths:
         raise ConfigError("no source: pass a file, several files, or a folder")
 
-    files = tuple(file for path in paths for file in _expand(path, config.format, out))
+    files = tuple(file for path in paths for file in _expand(path, out))
     formats = {config.format or _guess_format(file) for file in files}
     if len(formats) > 1:
         raise ConfigError(f"sources have several formats ({', '.join(sorted(formats))}); import them separately")
@@ -124,14 +122,7 @@ def _as_paths(source: Any) -> list[str | Path] | None:
     return None
 
 
-def _expand(path: str | Path, format: str | None, out: str | Path | None) -> list[Path]:
-    if format in (None, "tensorflow") and str(path) != "-" and tensorflow.is_tensorflow_folder(Path(path)):
-        return [Path(path)]
-
-    if format == "tensorflow":
-        names = f"{tensorflow.ROW_WORDS} and {tensorflow.COLUMN_WORDS}"
-        raise CountsError(f"{path}: not a folder of the 2017 Swivel, which contains {names}")
-
+def _expand(path: str | Path, out: str | Path | None) -> list[Path]:
     try:
         return list_paths(path, outside=out)
     except CorpusError as error:
@@ -139,9 +130,6 @@ def _expand(path: str | Path, format: str | None, out: str | Path | None) -> lis
 
 
 def _guess_format(file: Path) -> str:
-    if tensorflow.is_tensorflow_folder(file):
-        return "tensorflow"
-
     suffixes = [suffix.lower() for suffix in file.suffixes if suffix.lower() not in PACKED_SUFFIXES]
     for format, known in SUFFIXES.items():
         if suffixes and suffixes[-1] in known:
@@ -154,8 +142,7 @@ def _guess_format(file: Path) -> str:
 def _total_size(files: tuple[Path, ...]) -> float | None:
     if STDIN in files:
         return None
-    parts = [part for file in files for part in (file.glob(tensorflow.SHARDS) if file.is_dir() else [file])]
-    return sum(part.stat().st_size for part in parts)
+    return sum(file.stat().st_size for file in files)
 
 
 def _find_object(source: Any, config: ImportConfig) -> ImportSource:

@@ -57,9 +57,8 @@ def import_counts(
     ----------
     source
         A path, glob or folder, or several of them: triples as text (also compressed), Parquet, Arrow or Feather; .npz,
-        Matrix Market, GloVe's cooccurrence.bin, a folder of the 2017 TensorFlow Swivel, baskets. Or an object: a SciPy
-        sparse matrix, an array, a pandas, polars or pyarrow table, a dictionary from (row, column) to a count, an
-        iterable of (row, column, count).
+        Matrix Market, GloVe's cooccurrence.bin, baskets. Or an object: a SciPy sparse matrix, an array, a pandas,
+        polars or pyarrow table, a dictionary from (row, column) to a count, an iterable of (row, column, count).
     out
         Folder of the matrix; None for a matrix in memory.
     row_labels, column_labels

@@ -123,7 +123,7 @@ def plot_norms(sides: Sequence[Norms]) -> Figure:
 def plot_fit(buckets: Sequence[FitBucket]) -> Figure:
     """Draw the mean loss of observed cells, and the error of their predictions, against the frequency of the row."""
     if not buckets:
-        raise ConfigError("no loss by frequency: these vectors have no columns (objective glove does not keep them)")
+        raise ConfigError("no loss by frequency: these vectors have no columns")
 
     x = [_middle(bucket) for bucket in buckets]
     panels = (

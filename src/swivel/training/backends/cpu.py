@@ -33,9 +33,6 @@ from swivel.training.zero_sampling import RowPanel
 # Rows of one dense product. Larger blocks (4,096) are split, so that the buffer of a thread has at most
 # 1,024 x block columns values.
 MAX_PRODUCT_ROWS = 1024
-# Replacements for infinity: the kernels are compiled with fast-math, which assumes finite numbers.
-MAX_CONFIDENCE = float(np.finfo(np.float32).max)
-MAX_LOG_COUNT = 1e4
 
 _Array = NDArray[np.float32]
 
@@ -52,15 +49,13 @@ class CpuBackend(HeldParameters):
         self._is_float32 = dtype == "float32"
         self._operand_type = np.float32 if self._is_float32 else np.uint16  # the bits of bfloat16
 
-        # The tuple `objective` of the kernels: b0, b, a, f_max, log of the count that replaces 0, whether zeros push.
+        # The tuple `objective` of the kernels: b0, b, a, log of the count that replaces 0.
         objective = settings.objective
         self._objective = (
             objective.confidence_base,
             objective.confidence_scale,
             objective.confidence_power,
-            min(objective.confidence_most, MAX_CONFIDENCE),
-            min(math.log(objective.unseen), MAX_LOG_COUNT),
-            objective.pushes,
+            math.log(objective.unseen),
         )
 
         self._local = threading.local()  # the buffers of each thread, by name

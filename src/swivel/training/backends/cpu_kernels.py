@@ -8,7 +8,7 @@ Symbols, as in the paper and in `swivel.training.objective`::
     x_ij           count of a cell
     pmi(i;j)       log x_ij + row offset + column offset            target of an observed cell
     pmi*(i;j)      log(unseen) + row offset + column offset         target of an unobserved cell
-    f(x)           min(b0 + b x^a, f_max)                           confidence
+    f(x)           b0 + b x^a                                       confidence
     L_1            1/2 f(x) (w_i . c_j - pmi)^2                     dL_1 / d(w_i . c_j) = f(x) (w_i . c_j - pmi)
     L_0            log(1 + e^z),  z = w_i . c_j - pmi*              dL_0 / d(w_i . c_j) = e^z / (1 + e^z)
     G              (rows, columns): derivative of the loss with respect to w_i . c_j
@@ -205,17 +205,16 @@ def observed_gradient(margins: Any, weights: Any, counts: Any, objective: Any) -
 
     The hinge kernels treat every cell of a panel as unobserved. The second loss is what they add for these observed
     cells, and the caller subtracts it. margins: w_i . c_j - offsets. weights: weight of a zero at the same place.
-    objective: b0, b, a, f_max, log of the count that replaces 0.
+    objective: b0, b, a, log of the count that replaces 0.
     """
-    base, scale, power, most = F(objective[0]), F(objective[1]), F(objective[2]), F(objective[3])
-    log_unseen = F(objective[4])
+    base, scale, power, log_unseen = F(objective[0]), F(objective[1]), F(objective[2]), F(objective[3])
     observed = 0.0
     as_zeros = 0.0
 
     for n in range(len(margins)):
-        # f(x) = min(b0 + b x^a, f_max); x^a = 2^(a log2 x), with the exponent clipped to what `_exp2` supports.
+        # f(x) = b0 + b x^a; x^a = 2^(a log2 x), with the exponent clipped to what `_exp2` supports.
         log_count = _log(counts[n])
-        confidence = min(base + scale * _exp2(min(max(power * log_count * LOG2E, F(-120.0)), F(120.0))), most)
+        confidence = base + scale * _exp2(min(max(power * log_count * LOG2E, F(-120.0)), F(120.0)))
 
         distance = margins[n] - log_count  # w_i . c_j - pmi
         gradient = confidence * distance
@@ -270,9 +269,9 @@ def read_observed(cells: Any, products: Any, offsets: Any, taken: Any, work: Any
 def panel_gradient(cells: Any, products: Any, offsets: Any, taken: Any, objective: Any, work: Any) -> Any:
     """Replace the dot products of a panel by the gradient G with respect to them, in place.
 
-    The parameters are those of `read_observed`, and objective: b0, b, a, f_max, log of the count that replaces 0,
-    whether unobserved cells have a gradient. Returns the loss of the observed cells whose column was sampled, the loss
-    of the unobserved cells, the summed weight that those observed cells would have as zeros, and their number.
+    The parameters are those of `read_observed`, and objective: b0, b, a, log of the count that replaces 0.
+    Returns the loss of the observed cells whose column was sampled, the loss of the unobserved cells, the summed weight
+    that those observed cells would have as zeros, and their number.
     """
     rows, columns, found_counts, zero_weights, margins, _ = work
 
@@ -281,11 +280,8 @@ def panel_gradient(cells: Any, products: Any, offsets: Any, taken: Any, objectiv
     observed, as_zeros = observed_gradient(margins[:found], zero_weights[:found], found_counts[:found], objective)
 
     # All cells as if they were unobserved. `powers` are the offsets of pmi*, times log2(e).
-    powers = (offsets[0] + F(objective[4])) * LOG2E, offsets[1] * LOG2E
-    if not objective[5]:
-        products[:] = 0
-        unobserved = as_zeros  # 0: the count that replaces 0 is infinite
-    elif products.shape[1] == len(taken[0]):
+    powers = (offsets[0] + F(objective[3])) * LOG2E, offsets[1] * LOG2E
+    if products.shape[1] == len(taken[0]):
         unobserved = hinge(products, powers[0], powers[1])
     else:
         unobserved = weighted_hinge(products, powers[0], powers[1], taken[1])
@@ -338,7 +334,7 @@ def sparse_step(cells: Any, sides: Any, gradients: Any, objective: Any) -> float
     positions, counts, which = cells
     rows, row_offsets, columns, column_offsets = sides
     row_gradients, column_gradients = gradients
-    base, scale, power, most = F(objective[0]), F(objective[1]), F(objective[2]), F(objective[3])
+    base, scale, power = F(objective[0]), F(objective[1]), F(objective[2])
     loss = 0.0
 
     for n in which:
@@ -353,7 +349,7 @@ def sparse_step(cells: Any, sides: Any, gradients: Any, objective: Any) -> float
         # g = dL_1 / d(w_i . c_j) = f(x) (w_i . c_j - pmi), with f(x) as in `observed_gradient`.
         log_count = _log(counts[n])
         distance = product - (row_offsets[i] + column_offsets[j]) - log_count
-        g = distance * min(base + scale * _exp2(min(max(power * log_count * LOG2E, F(-120.0)), F(120.0))), most)
+        g = distance * (base + scale * _exp2(min(max(power * log_count * LOG2E, F(-120.0)), F(120.0))))
         loss += F(0.5) * g * distance
 
         # dL/dw_i = g c_j; dL/dc_j = g w_i.

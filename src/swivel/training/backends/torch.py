@@ -135,7 +135,6 @@ class TorchBackend(ArrayBackend):
         objective = self.settings.objective
         targets = torch.log(x) + sides[0].offsets[i] + sides[1].offsets[j]
         confidence = objective.confidence_base + objective.confidence_scale * x**objective.confidence_power
-        confidence = confidence.clamp(max=objective.confidence_most)
 
         # L_1 = 1/2 f(x) (w . c - pmi)^2, dL_1 / d(w . c) = f(x) (w . c - pmi).
         distance = products - targets

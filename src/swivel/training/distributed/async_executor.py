@@ -252,7 +252,7 @@ class AsyncExecutor(Executor):
         for side, block in {part for part, _ in strip.parts()}:
             span = self._job.span(side, block)
             vectors += (4 if side == strip.shared else 2) * (span.stop - span.start)
-        return vectors * 4 * self._job.dim
+        return vectors * 4 * self._job.config.dim
 
     def _note(self) -> str:
         """Return speed, traffic and workers for the progress line."""

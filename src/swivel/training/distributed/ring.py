@@ -259,7 +259,7 @@ class RingExecutor(LocalExecutor):
 
     def _empty(self, side: int, block: int) -> torch.Tensor:
         span = self._job.span(side, block)
-        return torch.empty(2, span.stop - span.start, self._job.dim, dtype=self._dtype, device=self._device)
+        return torch.empty(2, span.stop - span.start, self._job.config.dim, dtype=self._dtype, device=self._device)
 
     def _as_block(self, side: int, block: int, values: torch.Tensor) -> ParameterBlock:
         """Return a block from the tensor that `_pack` made of it."""
@@ -304,7 +304,7 @@ class RingExecutor(LocalExecutor):
                     dist.send(self._pack(side, block), 0)
             return None
 
-        shape = len(self._offsets[side]), self._job.dim
+        shape = len(self._offsets[side]), self._job.config.dim
         dtype = np.float64 if self._dtype == torch.float64 else np.float32
         vectors, accumulators = np.empty(shape, dtype), np.empty(shape, dtype)
         for block, owner in enumerate(owners):

@@ -14,7 +14,6 @@ from swivel.errors import StorageError
 from swivel.runtime.numbers import parse_float
 from swivel.storage import build_folder, create_file, write_file
 from swivel.vectors import Vectors
-from swivel.vectors.formats.decimal_text import format_rows
 from swivel.vectors.formats.validate import is_count, make_vectors, read_lines, refuse_labels
 from swivel.vectors.search import Floats
 
@@ -42,7 +41,7 @@ def write_projector(vectors: Vectors, path: Path) -> None:
         write_file(folder / _METADATA, "".join(line + "\n" for line in lines).encode())
         write_file(folder / "projector_config.pbtxt", _CONFIG.encode())
         with create_file(folder / VECTORS) as file:
-            file.writelines(f"{row}\n".encode() for row in format_rows(vectors.vectors, "\t"))
+            file.writelines(("\t".join(map(str, row)) + "\n").encode() for row in vectors.vectors)
 
 
 def read_projector(path: Path) -> Vectors:

@@ -27,7 +27,6 @@ from swivel.runtime.numbers import is_integer, is_plain, parse_float
 from swivel.runtime.resources import count_cores
 from swivel.storage import create_file
 from swivel.vectors import Vectors, VectorTable
-from swivel.vectors.formats.decimal_text import format_rows
 from swivel.vectors.formats.validate import (
     check_words,
     first_not_finite,
@@ -81,10 +80,11 @@ def write_glove(vectors: Vectors, path: Path) -> None:
 
 
 def _write_lines(vectors: Vectors, path: Path, header: str) -> None:
-    rows = zip(vectors.vocabulary, format_rows(vectors.vectors, " "), strict=True)
+    # `str` of a float32 has the fewest digits that identify it.
+    rows = zip(vectors.vocabulary, vectors.vectors, strict=True)
     with create_file(path) as file:
         file.write(header.encode())
-        file.writelines(f"{word} {row}\n".encode() for word, row in rows)
+        file.writelines(f"{word} {' '.join(map(str, row))}\n".encode() for word, row in rows)
 
 
 def read_text(path: str | Path) -> Vectors:

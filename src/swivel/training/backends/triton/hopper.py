@@ -54,9 +54,6 @@ MARGINS  [16, 64, 8] float32 in shared memory  margins in the order of the cells
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -202,15 +199,11 @@ def spread(x, line):
 
 
 @gluon.jit
-def unobserved_gradient(m, weight, line, WEIGHTED: gl.constexpr, HALF: gl.constexpr, PUSH: gl.constexpr):
+def unobserved_gradient(m, weight, line, WEIGHTED: gl.constexpr, HALF: gl.constexpr):
     """Return the gradients of all cells as zeros, packed in pairs, and partial sums of log2(1 + 2^m).
 
-    Both are 0 without PUSH. With WEIGHTED, loss and gradient are multiplied by the weight of the column.
+    With WEIGHTED, loss and gradient are multiplied by the weight of the column.
     """
-    if not PUSH:
-        nothing, _ = gl.split(gl.reshape(gl.zeros((64, 128), gl.float32, MMA), (64, 64, 2)))
-        return _pack(nothing, nothing, HALF), sum_pairs(nothing)
-
     # Two neighboring cells 0 and 1: with a = 1 + 2^m0 and b = 1 + 2^m1, one reciprocal 1 / (a b) gives both sigmoids,
     # 2^m0 b / (a b) and 2^m1 a / (a b), and one logarithm log2(a b) gives both losses.
     e0, e1 = gl.split(gl.reshape(_exp2(gl.minimum(m, MOST)), (64, 64, 2)))
@@ -231,7 +224,7 @@ def unobserved_gradient(m, weight, line, WEIGHTED: gl.constexpr, HALF: gl.conste
 
 
 @gluon.jit
-def _overwrite(address, place, x, ok, tile_g, pitch, objective, CAP: gl.constexpr, PUSH: gl.constexpr):
+def _overwrite(address, place, x, ok, tile_g, pitch, objective):
     """Overwrite the gradient of zeros by that of observed cells in G.
 
     address: the tile's margins in shared memory. place: the index of each cell there. Returns the losses L_1 of the
@@ -247,17 +240,12 @@ def _overwrite(address, place, x, ok, tile_g, pitch, objective, CAP: gl.constexp
     log_x = _log2(x)
     distance = (m + unseen - log_x) * LN2
     confidence = base + scale * _exp2(power * log_x)
-    if CAP is not None:
-        confidence = gl.minimum(confidence, CAP)
     gradient = confidence * distance
 
     row, column = (place // 8) % 64, (place // 512) * 8 + place % 8
     gl.store(tile_g + row * pitch + column, gradient.to(tile_g.dtype.element_ty), mask=ok)
 
-    if PUSH:
-        hinge = _log2(1.0 + _exp2(gl.minimum(m, MOST)))
-    else:
-        hinge = gl.zeros_like(m)
+    hinge = _log2(1.0 + _exp2(gl.minimum(m, MOST)))
     return _fold(gl.where(ok, 0.5 * gradient * distance, 0.0)), _fold(gl.where(ok, hinge, 0.0))
 
 
@@ -270,15 +258,12 @@ def first_cells(positions, counts, cells):
 
 
 @gluon.jit
-def bring_in(
-    cells, address, tile_g, pitch, objective, observed, zeros,
-    CHUNK: gl.constexpr, CAP: gl.constexpr, PUSH: gl.constexpr,
-):  # fmt: skip
+def bring_in(cells, address, tile_g, pitch, objective, observed, zeros, CHUNK: gl.constexpr):
     """Overwrite the observed cells of a tile; return the two sums of losses of `_overwrite`, with this tile added."""
     positions, counts, cells, place, x = cells
     ok = gl.arange(0, FIRST_CHUNK, LINE) < cells
     barrier()  # the stores of the tile's gradients and margins must be complete
-    more, fewer = _overwrite(address, place, x, ok, tile_g, pitch, objective, CAP, PUSH)
+    more, fewer = _overwrite(address, place, x, ok, tile_g, pitch, objective)
     observed += more
     zeros += fewer
 
@@ -291,7 +276,7 @@ def bring_in(
             after = at + CHUNK
             next_places = gl.load(positions + after, mask=after < cells, other=0)
             next_xs = gl.load(counts + after, mask=after < cells, other=1.0)
-            more, fewer = _overwrite(address, places, xs, at < cells, tile_g, pitch, objective, CAP, PUSH)
+            more, fewer = _overwrite(address, places, xs, at < cells, tile_g, pitch, objective)
             observed += more
             zeros += fewer
             at, places, xs = after, next_places, next_xs
@@ -422,7 +407,7 @@ def _take_product(x, shared, e, n, zero, C: gl.constexpr, CHUNKS: gl.constexpr, 
 def _consume_item(
     arrays, shared, sizes, objective, item, e, n,
     C: gl.constexpr, CHUNKS: gl.constexpr, SLOTS: gl.constexpr, SPLIT: gl.constexpr, CHUNK: gl.constexpr,
-    WEIGHTED: gl.constexpr, HALF: gl.constexpr, CAP: gl.constexpr, PUSH: gl.constexpr,
+    WEIGHTED: gl.constexpr, HALF: gl.constexpr,
 ):  # fmt: skip
     """Write G and the losses of the rows of consumer C of an item; return the next item, e and n."""
     offsets, weights, G, table, starts, positions, counts, losses = arrays
@@ -468,13 +453,11 @@ def _consume_item(
             by_column = gl.permute(gl.reshape(m, (64, 4, 4, 4, 2)), (1, 3, 0, 2, 4))
             shared[2].store(gl.reshape(by_column, (16, 64, 8)))
         # All cells as if they were unobserved, then the observed ones over them.
-        g, more = unobserved_gradient(m, weight, shared[7], WEIGHTED, HALF, PUSH)
+        g, more = unobserved_gradient(m, weight, shared[7], WEIGHTED, HALF)
         hinges += more
         write_tile(tile_g, g, pitch, is_there)
         if cells[2] > 0:
-            observed, taken_back = bring_in(
-                cells, shared[3], tile_g, pitch, objective, observed, taken_back, CHUNK, CAP, PUSH
-            )  # fmt: skip
+            observed, taken_back = bring_in(cells, shared[3], tile_g, pitch, objective, observed, taken_back, CHUNK)
         tile_g += 128
     gl.store(losses + (item * 2 + C) * 2, gl.sum(observed))
     gl.store(losses + (item * 2 + C) * 2 + 1, gl.sum(gl.sum(hinges, axis=1), axis=0) - gl.sum(taken_back))
@@ -485,14 +468,14 @@ def _consume_item(
 def _consume(
     arrays, shared, sizes, objective,
     C: gl.constexpr, CHUNKS: gl.constexpr, SLOTS: gl.constexpr, SPLIT: gl.constexpr, CHUNK: gl.constexpr,
-    WEIGHTED: gl.constexpr, HALF: gl.constexpr, CAP: gl.constexpr, PUSH: gl.constexpr,
+    WEIGHTED: gl.constexpr, HALF: gl.constexpr,
 ):  # fmt: skip
     """Process items as consumer C until none is left."""
     e, n, item = 0, 0, gl.program_id(0)
     while item < sizes[0]:
         item, e, n = _consume_item(
             arrays, shared, sizes, objective, item, e, n,
-            C, CHUNKS, SLOTS, SPLIT, CHUNK, WEIGHTED, HALF, CAP, PUSH,
+            C, CHUNKS, SLOTS, SPLIT, CHUNK, WEIGHTED, HALF,
         )  # fmt: skip
 
 
@@ -506,7 +489,7 @@ def gradient(
     rows, columns, offsets, weights, G, table, starts, positions, counts, losses, counter,
     items, tiles_m, tiles_n, unseen, base, scale, power,
     CHUNKS: gl.constexpr, SLOTS: gl.constexpr, SPLIT: gl.constexpr, CHUNK: gl.constexpr, REGISTERS: gl.constexpr,
-    WEIGHTED: gl.constexpr, HALF: gl.constexpr, CAP: gl.constexpr, PUSH: gl.constexpr,
+    WEIGHTED: gl.constexpr, HALF: gl.constexpr,
 ):  # fmt: skip
     """Write G of all tiles of every shard of a panel, and the losses of their cells; see the module's docstring."""
     margins0 = gl.allocate_shared_memory(gl.float32, [16, 64, 8], MARGINS)
@@ -539,8 +522,8 @@ def gradient(
     # Two consumers and the producer; see the table in the module's docstring for warps and registers.
     gl.warp_specialize(
         [
-            (_consume, (arrays, shared0, sizes, objective, 0, CHUNKS, SLOTS, SPLIT, CHUNK, WEIGHTED, HALF, CAP, PUSH)),
-            (_consume, (arrays, shared1, sizes, objective, 1, CHUNKS, SLOTS, SPLIT, CHUNK, WEIGHTED, HALF, CAP, PUSH)),
+            (_consume, (arrays, shared0, sizes, objective, 0, CHUNKS, SLOTS, SPLIT, CHUNK, WEIGHTED, HALF)),
+            (_consume, (arrays, shared1, sizes, objective, 1, CHUNKS, SLOTS, SPLIT, CHUNK, WEIGHTED, HALF)),
             (_produce, (rows, columns, table, counter, shared0, sizes, CHUNKS, SLOTS, SPLIT)),
         ],
         [4, 1],
@@ -555,9 +538,9 @@ def fits(mirror: Tensor, tile: layout.KernelTile) -> bool:
 
 
 class HopperGradient:
-    """Launches the kernel for one mirror of the vectors; `launch.StepLauncher` has the objective and the rules."""
+    """Launches the kernel for one mirror of the vectors; `launch.StepLauncher` has the objective."""
 
-    def __init__(self, mirror: Tensor, objective: tuple[float, float, float, float], rules: Mapping[str, Any]) -> None:
+    def __init__(self, mirror: Tensor, objective: tuple[float, float, float, float]) -> None:
         self._objective = objective
         self._rows = TensorDescriptor.from_tensor(mirror, [128, 64], ROWS)
 
@@ -570,7 +553,7 @@ class HopperGradient:
         # The next item, and the number of programs that have finished.
         self._counter = torch.zeros(2, dtype=torch.int32, device=mirror.device)
         self._programs = torch.cuda.get_device_properties(mirror.device).multi_processor_count
-        self._flags = {**choose_flags(mirror.dtype, width), **rules}
+        self._flags = choose_flags(mirror.dtype, width)
 
     def loss_pairs(self, tiles: tuple[int, int]) -> int:
         """Return the number of loss pairs (observed, unobserved) per shard, for a panel of `tiles` rows and columns."""

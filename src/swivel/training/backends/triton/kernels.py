@@ -24,7 +24,7 @@ Symbols:
 - A *tile* is BM x BN cells of a panel of a shard: 64 x 128 for operands of 16 bits, 64 x 64 for float32.
 - m are the margins in units of log 2, m = (x . y - pmi*) / log 2. Then L_0 / log 2 = log2(1 + 2^m), and the derivative
   of L_0 with respect to x . y is 2^m / (1 + 2^m). Offsets are in units of log 2 too.
-- For an observed cell of count x: L_1 = 1/2 f(x) (x . y - pmi)^2, f(x) = min(base + scale x^power, CAP), and
+- For an observed cell of count x: L_1 = 1/2 f(x) (x . y - pmi)^2, f(x) = base + scale x^power, and
   x . y - pmi = (m + unseen - log2 x) log 2, where `unseen` is log2 of the count that replaces 0 in pmi*.
 - G is the derivative of the loss with respect to the dot products x . y, in the dtype of the products.
 - A *slot* is a list of observed cells: those of a tile, or those of a row or column between features that are not
@@ -32,7 +32,7 @@ Symbols:
 - `table` has a line of int64 for every shard and panel; `layout.FIELDS` names its columns.
 - BY_SUM: the weight decay of a vector is weight_decay * (sum of its counts)^decay_power. The sum follows from the
   vector's offset and from that of a sum of 1, `unit0` for rows of the matrix and `unit1` for its columns.
-- FAST uses the hardware approximations of exp2, log2 and 1/x. PUSH: unobserved cells have a gradient (not with GloVe).
+- FAST uses the hardware approximations of exp2, log2 and 1/x.
 """
 # mypy: disallow_untyped_defs=False, disallow_incomplete_defs=False, disallow_untyped_calls=False
 
@@ -87,8 +87,8 @@ def _sigmoid(m, FAST: tl.constexpr):
 
 
 @triton.jit
-def _observed_gradient(m, x, unseen, base, scale, power, SQRT: tl.constexpr, FAST: tl.constexpr, CAP: tl.constexpr):
-    """Return gradient and loss L_1 of observed cells of count x from their margins; CAP is f_max, or None."""
+def _observed_gradient(m, x, unseen, base, scale, power, SQRT: tl.constexpr, FAST: tl.constexpr):
+    """Return gradient and loss L_1 of observed cells of count x from their margins."""
     # distance = x . y - pmi
     log_x = _log2(x, FAST)
     distance = (m + unseen - log_x) * LN2
@@ -98,8 +98,6 @@ def _observed_gradient(m, x, unseen, base, scale, power, SQRT: tl.constexpr, FAS
         confidence = base + scale * tl.sqrt(x)
     else:
         confidence = base + scale * tl.exp2(power * log_x)
-    if CAP is not None:
-        confidence = tl.minimum(confidence, CAP)
 
     gradient = confidence * distance
     return gradient, 0.5 * gradient * distance
@@ -108,7 +106,7 @@ def _observed_gradient(m, x, unseen, base, scale, power, SQRT: tl.constexpr, FAS
 @triton.jit
 def _overwrite(
     margins, place, x, ok, tile_g, pitch, unseen, base, scale, power,
-    BM: tl.constexpr, SQRT: tl.constexpr, FAST: tl.constexpr, CAP: tl.constexpr, PUSH: tl.constexpr,
+    BM: tl.constexpr, SQRT: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
     """Overwrite the gradient of zeros by that of observed cells in G.
 
@@ -116,15 +114,13 @@ def _overwrite(
     losses as zeros (in log 2), which the tile has added and the caller subtracts.
     """
     m = tl.where(ok, tl.gather(margins, place, 0), 0.0)
-    gradient, loss = _observed_gradient(m, x, unseen, base, scale, power, SQRT, FAST, CAP)
+    gradient, loss = _observed_gradient(m, x, unseen, base, scale, power, SQRT, FAST)
 
     # `place` counts in the order of `margins`: 8 columns, then BM rows, then the next 8 columns.
     row, column = (place // 8) % BM, (place // (8 * BM)) * 8 + place % 8
     tl.store(tile_g + row * pitch + column, gradient.to(tile_g.dtype.element_ty), mask=ok)
 
     loss = tl.where(ok, loss, 0.0)
-    if not PUSH:
-        return loss, tl.zeros_like(loss)
     _, hinge = _sigmoid(tl.minimum(m, MOST), FAST)
     return loss, tl.where(ok, _log2(hinge, FAST), 0.0)
 
@@ -132,8 +128,7 @@ def _overwrite(
 @triton.jit
 def _bring_in(
     margins, place, x, positions, counts, start, stop, tile_g, pitch, unseen, base, scale, power,
-    BM: tl.constexpr, CHUNK: tl.constexpr, SQRT: tl.constexpr, FAST: tl.constexpr, CAP: tl.constexpr,
-    PUSH: tl.constexpr,
+    BM: tl.constexpr, CHUNK: tl.constexpr, SQRT: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
     """Overwrite the observed cells of a tile, CHUNK at a time; return their loss, and their loss as zeros in log 2.
 
@@ -141,7 +136,7 @@ def _bring_in(
     """
     ok = start + tl.arange(0, CHUNK) < stop
     observed, zeros = _overwrite(
-        margins, place, x, ok, tile_g, pitch, unseen, base, scale, power, BM, SQRT, FAST, CAP, PUSH
+        margins, place, x, ok, tile_g, pitch, unseen, base, scale, power, BM, SQRT, FAST
     )  # fmt: skip
 
     begin = start + CHUNK
@@ -151,7 +146,7 @@ def _bring_in(
         place = tl.load(positions + cell, mask=ok, other=0).to(tl.int32)
         x = tl.load(counts + cell, mask=ok, other=1.0)
         more, more_zeros = _overwrite(
-            margins, place, x, ok, tile_g, pitch, unseen, base, scale, power, BM, SQRT, FAST, CAP, PUSH
+            margins, place, x, ok, tile_g, pitch, unseen, base, scale, power, BM, SQRT, FAST
         )  # fmt: skip
         observed += more
         zeros += more_zeros
@@ -161,13 +156,11 @@ def _bring_in(
 
 
 @triton.jit
-def _unobserved_gradient(m, weights, is_column, WEIGHTED: tl.constexpr, FAST: tl.constexpr, PUSH: tl.constexpr):
-    """Return the gradients of a tile's cells as zeros, and their summed loss in log 2; both are 0 without PUSH.
+def _unobserved_gradient(m, weights, is_column, WEIGHTED: tl.constexpr, FAST: tl.constexpr):
+    """Return the gradients of a tile's cells as zeros, and their summed loss in log 2.
 
     `weights` points at the weights of the tile's columns (WEIGHTED: the panel is sampled).
     """
-    if not PUSH:
-        return tl.zeros_like(m), 0.0
     g, hinge = _sigmoid(tl.minimum(m, MOST), FAST)
     if WEIGHTED:
         weight = tl.load(weights, mask=is_column, other=0.0)
@@ -221,8 +214,8 @@ def gradient(
     V, offsets, weights, G, table, starts, positions, counts, losses,
     tiles_m, tiles_n, unseen, base, scale, power,
     P: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr,
-    STAGES: tl.constexpr, WEIGHTED: tl.constexpr, SQRT: tl.constexpr, FAST: tl.constexpr, CAP: tl.constexpr,
-    PUSH: tl.constexpr, PRECISION: tl.constexpr,
+    STAGES: tl.constexpr, WEIGHTED: tl.constexpr, SQRT: tl.constexpr, FAST: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Write G of one tile, and the losses of its cells: observed, and unobserved in log 2."""
     pid = tl.program_id(0)
@@ -260,7 +253,7 @@ def gradient(
 
     # G of all cells as if they were unobserved; the observed ones are overwritten below.
     m = product * LOG2E - ((row_offset + unseen)[:, None] + column_offset[None, :])
-    g, zeros = _unobserved_gradient(m, weights + y0 + j, j < width, WEIGHTED, FAST, PUSH)
+    g, zeros = _unobserved_gradient(m, weights + y0 + j, j < width, WEIGHTED, FAST)
     pitch = tiles_n * BN
     row_g = shard.to(tl.int64) * (tiles_m * BM) + tm * BM
     tile_g = G + row_g * pitch + tn * BN
@@ -272,7 +265,7 @@ def gradient(
         tl.debug_barrier()  # the stores of G above must be complete before cells are overwritten
         observed, taken_back = _bring_in(
             flat, place, count, positions, counts, start, stop, tile_g, pitch, unseen, base, scale, power,
-            BM, CHUNK, SQRT, FAST, CAP, PUSH,
+            BM, CHUNK, SQRT, FAST,
         )  # fmt: skip
     program = losses + (shard * tiles_m * tiles_n + tile) * 2
     tl.store(program, observed)
@@ -444,15 +437,13 @@ def _dense_gradient(
 @triton.jit
 def _rare_pull(
     m, x, zero, ok, V, unseen, base, scale, power,
-    SQRT: tl.constexpr, FAST: tl.constexpr, CAP: tl.constexpr, PUSH: tl.constexpr,
+    SQRT: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
     """Return gradient and loss of rare observed cells, and their loss as zeros, which the caller subtracts.
 
     zero: the weight with which the cell was added as a zero, or 0 if its column was not sampled.
     """
-    pull, loss = _observed_gradient(m, x, unseen, base, scale, power, SQRT, FAST, CAP)
-    if not PUSH:
-        return tl.where(ok, pull, 0.0), tl.where(ok, loss, 0.0), tl.zeros_like(loss)
+    pull, loss = _observed_gradient(m, x, unseen, base, scale, power, SQRT, FAST)
     sigmoid, hinge = _sigmoid(tl.minimum(m, MOST), FAST)
     # Subtract the gradient as a zero, rounded to the dtype of G as `gradient` has stored it.
     added = (zero * sigmoid).to(V.dtype.element_ty).to(tl.float32)
@@ -493,7 +484,6 @@ def update_sampled(
     weight_decay, decay_power, unit0, unit1, learning_rate, accumulator_decay, unseen, base, scale, power,
     BY_SUM: tl.constexpr, SIDE: tl.constexpr, PANELS: tl.constexpr, HAS_COMMON: tl.constexpr, P: tl.constexpr,
     P1: tl.constexpr, P2: tl.constexpr, CHUNK: tl.constexpr, SQRT: tl.constexpr, FAST: tl.constexpr,
-    CAP: tl.constexpr, PUSH: tl.constexpr,
 ):  # fmt: skip
     """Apply Adagrad to one row (SIDE 0) or column (SIDE 1) of every shard, for steps that sample zeros."""
     row, shard = tl.program_id(0), tl.program_id(1).to(tl.int64)
@@ -532,7 +522,7 @@ def update_sampled(
         # s = x . y, m = (s - pmi*) / log 2, e = dL / ds; then dL/dx = e y (or dL/dy = e x).
         s = tl.sum(theirs1 * own1[None, :], 1) + tl.sum(theirs2 * own2[None, :], 1)
         m = s * LOG2E - (offset + tl.load(offsets + other0 + other, mask=ok, other=0.0))
-        e, loss, hinge = _rare_pull(m, x, zero, ok, V, unseen, base, scale, power, SQRT, FAST, CAP, PUSH)
+        e, loss, hinge = _rare_pull(m, x, zero, ok, V, unseen, base, scale, power, SQRT, FAST)
         g1, g2 = g1 + tl.sum(e[:, None] * theirs1, 0), g2 + tl.sum(e[:, None] * theirs2, 0)
         if SIDE == 0:
             observed += tl.sum(loss)

@@ -7,7 +7,7 @@ the device.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -131,7 +131,7 @@ class StepLauncher:
         # unseen, base, scale and power of the kernels.
         objective = settings.objective
         self._objective = (
-            math.log2(objective.unseen) if objective.pushes else 0.0,
+            math.log2(objective.unseen),
             objective.confidence_base,
             objective.confidence_scale,
             objective.confidence_power,
@@ -141,13 +141,10 @@ class StepLauncher:
         units = (offset / math.log(2) for offset in settings.unit_offsets)
         self._decay = settings.weight_decay, settings.decay_power, *units
 
-        # Compile-time constants: a maximum of f, or zeros without a gradient, cost nothing if they are not used.
-        cap = objective.confidence_most if math.isfinite(objective.confidence_most) else None
-        rules = {"CAP": cap, "PUSH": objective.pushes}
         # The hardware approximations of exp2 and log2 are less accurate than float32, but the error is negligible if
         # the operands have 16 bits.
         is_fast = is_cuda and parameters.mirror.dtype != torch.float32
-        self._flags = {"SQRT": objective.confidence_power == 0.5, "FAST": is_fast, **rules}
+        self._flags = {"SQRT": objective.confidence_power == 0.5, "FAST": is_fast}
 
         tile = shapes.tile
         self._launch = {"num_warps": tile.warps, "maxnreg": tile.registers} if is_cuda else {}
@@ -155,7 +152,7 @@ class StepLauncher:
         # Without fused multiply-add, start + fraction * length rounds as in NumPy: the same columns as on the host.
         self._no_fusion = {"enable_fp_fusion": False} if is_cuda else {}
         self._precision = "ieee" if parameters.mirror.dtype == torch.float32 else "tf32"
-        self._hopper = _make_hopper(parameters.mirror, tile, self._objective, rules)
+        self._hopper = _make_hopper(parameters.mirror, tile, self._objective)
 
         self._strides = [torch.zeros(0), torch.zeros(0)]  # starts and lengths, on the device
         self._nothing = torch.zeros(1, 1, places.padded_dim, device=self.device)  # the gradient of a panel without rows
@@ -435,7 +432,7 @@ class StepLauncher:
 
 
 def _make_hopper(
-    mirror: Tensor, tile: KernelTile, objective: tuple[float, float, float, float], rules: Mapping[str, Any]
+    mirror: Tensor, tile: KernelTile, objective: tuple[float, float, float, float]
 ) -> HopperGradient | None:
     """Return the gradient kernel for Hopper, or None if the plain kernel must be used."""
     is_hopper = mirror.device.type == "cuda" and torch.cuda.get_device_capability(mirror.device)[0] == 9
@@ -444,7 +441,7 @@ def _make_hopper(
 
     from swivel.training.backends.triton import hopper
 
-    return hopper.HopperGradient(mirror, objective, rules) if hopper.fits(mirror, tile) else None
+    return hopper.HopperGradient(mirror, objective) if hopper.fits(mirror, tile) else None
 
 
 def _two_powers(width: int) -> tuple[int, int]:
