@@ -32,6 +32,7 @@ PACKAGES = (
     "vectors",
     "training",
     "evaluation",
+    "recommender",
     "reports",
     "pipeline",
     "estimator",

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from swivel.pipeline.demo import open_sample as open_sample
     from swivel.pipeline.extend import extend as extend
     from swivel.pipeline.phrases import find_phrases as find_phrases
-    from swivel.pipeline.recommend import Recommender as Recommender
     from swivel.pipeline.run import run as run
     from swivel.pipeline.train import train as train
+    from swivel.recommender import Recommender as Recommender
     from swivel.runtime.options import RunOptions as RunOptions
     from swivel.vectors import Vectors as Vectors
     from swivel.vectors.compare import compare as compare
@@ -48,7 +48,7 @@ _HOMES = {
     "Matrix": "swivel.counts",
     "MatrixBuilder": "swivel.counts",
     "MatrixSpec": "swivel.counts",
-    "Recommender": "swivel.pipeline.recommend",
+    "Recommender": "swivel.recommender",
     "RunOptions": "swivel.runtime.options",
     "SwivelEmbedding": "swivel.estimator",
     "SwivelEncoder": "swivel.estimator",

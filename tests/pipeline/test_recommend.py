@@ -18,7 +18,7 @@ from swivel.cli import cli
 from swivel.counts import open_matrix
 from swivel.errors import ConfigError, UnknownToken
 from swivel.estimator import SwivelEmbedding
-from swivel.pipeline.recommend import Recommender
+from swivel.recommender import Recommender
 from swivel.vectors.ranking import ColumnRanking, default_popularity
 from swivel.vectors.top_columns import TopColumns
 

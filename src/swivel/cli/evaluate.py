@@ -67,7 +67,7 @@ def evaluate(
 
     if held_out is not None:
         from swivel.counts.importers import import_counts
-        from swivel.pipeline.recommend import Recommender
+        from swivel.recommender import Recommender
 
         recommender = Recommender(open_vectors(vectors), matrix)
         cells = import_counts(held_out, options=options, fields=fields, header=header)

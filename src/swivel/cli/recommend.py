@@ -54,19 +54,18 @@ def recommend(
         refuse_idle_options(lambda name: name in ("fields", "header"), where="without --for")
     check_libraries("recommending")
     from swivel.counts.importers import import_counts
-    from swivel.pipeline.recommend import Recommender
+    from swivel.recommender import Recommender
 
     recommender = Recommender(open_vectors(vectors), matrix, popularity=popularity)
-    asked: dict[str, Any] = {row: row for row in rows}
-    if source is not None:
-        asked |= recommender.read_rows(import_counts(source, options=options, **settings))
-    if not asked:
+    if not rows and source is None:
         raise ConfigError("rows are missing: name some, or pass source=FILE with the counts of new ones")
-
     if rows and recommender.matrix is None and not with_seen:
         raise ConfigError("known rows need the matrix, to leave out what they have: pass matrix, or with_seen=True")
 
-    answers = {name: recommender.recommend(row, count, exclude_seen=not with_seen) for name, row in asked.items()}
+    answers = {row: recommender.recommend(row, count, exclude_seen=not with_seen) for row in rows}
+    if source is not None:
+        table = import_counts(source, options=options, **settings)
+        answers |= recommender.recommend_table(table, count, exclude_seen=not with_seen)
 
     def draw() -> None:
         for number, (name, found) in enumerate(answers.items()):

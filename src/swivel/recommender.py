@@ -1,4 +1,4 @@
-"""`swivel recommend`: columns for the rows of a table, known or new."""
+"""`Recommender`: columns for the rows of a table, known or new."""
 
 from __future__ import annotations
 
@@ -122,10 +122,21 @@ class Recommender:
         is_hidden = None if filter is None else np.array([not filter(name) for name in names])
         ids, scores = self.ranking.find_best(vector, count, seen=counts if exclude_seen else None, is_hidden=is_hidden)
 
-        kept = ids[0][ids[0] >= 0]
-        reasons = self._explain(kept, counts)
-        pairs = zip(kept.tolist(), scores[0].tolist(), reasons, strict=False)
-        return [Recommendation(names[column], score, because_of) for column, score, because_of in pairs]
+        return self._describe(ids[0], scores[0], counts)
+
+    def recommend_table(
+        self, table: Matrix, count: int = 10, *, exclude_seen: bool = True
+    ) -> dict[str, list[Recommendation]]:
+        """Return the best columns for each row of a table of new rows, by its label.
+
+        Columns of the table that have no vectors are left out.
+        """
+        counts = self._place_cells(table, np.arange(table.shape[0]), table.shape[0])
+        ids, scores = self.recommend_each(counts, count, exclude_seen=exclude_seen)
+        return {
+            label: self._describe(ids[number], scores[number], counts[[number]])
+            for number, label in enumerate(table.rows)
+        }
 
     def recommend_each(
         self, counts: Any, count: int = 10, *, exclude_seen: bool = True
@@ -194,18 +205,6 @@ class Recommender:
         """Return the scores of some known rows, by number, with all columns, as `evaluate_ranking` takes them."""
         return self.ranking.score(self.vectors.rows[rows])
 
-    def read_rows(self, matrix: Matrix) -> dict[str, dict[str, float]]:
-        """Return the counts of a matrix of new rows as `recommend` takes them; columns without vectors are left out."""
-        counts = scipy.sparse.csr_array(matrix.to_scipy())
-        names = matrix.columns.tokens
-        known = [name in self._columns.vocabulary for name in names]
-        rows: dict[str, dict[str, float]] = {}
-        for number, label in enumerate(matrix.rows):
-            cells = slice(*counts.indptr[number : number + 2])
-            pairs = zip(counts.indices[cells].tolist(), counts.data[cells].tolist(), strict=True)
-            rows[label] = {names[column]: count for column, count in pairs if known[column]}
-        return rows
-
     def evaluate(self, held_out: Matrix, *, k: int = 20) -> RankingReport:
         """Rank the columns that known rows lack and compare the first k with held-out cells of the same rows.
 
@@ -213,15 +212,23 @@ class Recommender:
         """
         if self.matrix is None:
             raise ConfigError("matrix is needed to leave out the cells that were trained with: pass it")
-        cells = scipy.sparse.coo_array(held_out.to_scipy())
-        row_ids = np.array([self.vectors.vocabulary.ids.get(label, -1) for label in held_out.rows])[cells.coords[0]]
-        ids = self._columns.vocabulary.ids
-        column_ids = np.array([ids.get(label, -1) for label in held_out.columns])[cells.coords[1]]
-
-        known = (row_ids >= 0) & (column_ids >= 0)
-        places = row_ids[known], column_ids[known]
-        table = scipy.sparse.csr_array((cells.data[known], places), shape=self._seen.shape)
+        row_ids = np.array([self.vectors.vocabulary.ids.get(label, -1) for label in held_out.rows])
+        table = self._place_cells(held_out, row_ids, self._seen.shape[0])
         return evaluate_ranking(self.score_rows, table, self._seen, k=k)
+
+    def _place_cells(self, table: Matrix, row_ids: NDArray[np.int64], size: int) -> Any:
+        """Return the cells of another table, of shape (size, n_columns), with `row_ids` in place of its rows.
+
+        Cells of rows with the id -1, and of columns that have no vectors, are left out.
+        """
+        cells = scipy.sparse.coo_array(table.to_scipy())
+        ids = self._columns.vocabulary.ids
+        rows = row_ids[cells.coords[0]]
+        columns = np.array([ids.get(label, -1) for label in table.columns])[cells.coords[1]]
+
+        is_known = (rows >= 0) & (columns >= 0)
+        shape = size, len(self._columns.vocabulary)
+        return scipy.sparse.csr_array((cells.data[is_known], (rows[is_known], columns[is_known])), shape=shape)
 
     def fold_in(self, counts: Any) -> Floats:
         """Return vectors of new rows from their counts, a sparse matrix with the columns of the vectors."""
@@ -262,6 +269,14 @@ class Recommender:
         ids = [self._columns.vocabulary.id(name, kind="columns") for name in row]
         values = np.array(list(row.values()), np.float64)
         return drop_zeros(scipy.sparse.csr_array((values, (np.zeros(len(ids), np.int64), ids)), shape=(1, size)))
+
+    def _describe(self, ids: NDArray[np.intp], scores: Floats, counts: Any) -> list[Recommendation]:
+        """Return the recommendations of a row with these counts."""
+        columns = ids[ids >= 0]
+        names = self._columns.vocabulary.tokens
+        reasons = self._explain(columns, counts)
+        pairs = zip(columns.tolist(), scores.tolist(), reasons, strict=False)
+        return [Recommendation(names[column], score, because_of) for column, score, because_of in pairs]
 
     def _explain(self, columns: NDArray[np.intp], counts: Any) -> list[tuple[str, ...]]:
         """Return for each column the columns of the row that are most similar to it, by cosine."""
