@@ -39,6 +39,18 @@ sys.path.insert(0, str(TESTS))  # files of tests are no package: this is how the
 pytest.register_assert_rewrite("step_contract", "device_counts", "tolerances")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shard", metavar="N/M", help="run every M-th test, beginning with number N (from 0)")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the tests of one shard: neighbors, which are often as slow as each other, go to different processes."""
+    shard = config.getoption("--shard")
+    if shard is not None:
+        number, shards = map(int, shard.split("/"))
+        items[:] = items[number::shards]
+
+
 def find_groups() -> dict[str, str]:
     """Return the group of each file of tests that says one."""
     said = ((file.name, re.search(r'xdist_group\("(\w+)"\)', file.read_text())) for file in TESTS.rglob("test_*.py"))

@@ -188,7 +188,7 @@ def run_baseline(block: Block, settings: StepSettings, dtype: str, device: str) 
             assert vectors.grad is not None
             decays = settings.weight_decay * side_sums.float() ** settings.decay_power
             gradient = vectors.grad / len(other) + decays[:, None] * vectors.detach()
-            accumulators = torch.tensor(side.accumulators) + gradient**2
+            accumulators = settings.accumulator_decay * torch.tensor(side.accumulators) + gradient**2
             results += [vectors.detach() - 0.1 * gradient / accumulators.sqrt(), accumulators]
 
     return {name: array.cpu().numpy().astype(float) for name, array in zip(ARRAYS, results, strict=True)}

@@ -74,13 +74,13 @@ FINDINGS = [
     ),
     (
         "manifest",
-        b'{"format":1,"stage":"vectors","config":{},"inputs":{},"facts":{},"parts":{"../a":{"bytes":0,"sha256":""}}}',
+        b'{"format":2,"stage":"vectors","config":{},"inputs":{},"facts":{},"parts":{"../a":{"bytes":0,"sha256":""}}}',
         "a part outside the folder",
     ),
     *(
         (
             "manifest",
-            b'{"format":1,"stage":"vectors","config":{},"inputs":{},"facts":{},"parts":{"%s":{"bytes":4,"sha256":""}}}'
+            b'{"format":2,"stage":"vectors","config":{},"inputs":{},"facts":{},"parts":{"%s":{"bytes":4,"sha256":""}}}'
             % part,
             f"a part that is {what}",
         )
@@ -88,7 +88,7 @@ FINDINGS = [
     ),
     (
         "manifest",
-        b'{"format":1,"stage":"vectors","config":{},"inputs":{},"facts":{},"parts":{"a":{"bytes":-1,"sha256":""}}}',
+        b'{"format":2,"stage":"vectors","config":{},"inputs":{},"facts":{},"parts":{"a":{"bytes":-1,"sha256":""}}}',
         "a part of less than nothing",
     ),
     ("manifest", b'{"format": "a\\nb"}', "a message of two lines: the format"),

@@ -32,6 +32,8 @@ TESTS = (
     "test_crashes.py",
     "test_docs.py",
     "test_estimator.py",
+    "test_golden_bits.py",
+    "test_recipes.py",
     "training",
     "vectors",
 )

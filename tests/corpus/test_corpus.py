@@ -26,6 +26,7 @@ DOCUMENTS = CorpusConfig(unit="document")
         ("3.14 1,000 50% x_y", ["3", "14", "1", "000", "50", "x", "y"]),
         ("co\u00adoperate co\u00ad\noperate", ["cooperate", "co", "operate"]),
         ("e\u0301te\u0301 ❤\ufe0f", ["e\u0301te\u0301"]),
+        ("हिन्दी की", ["हिन्दी", "की"]),
         ("می\u200cخواهم \U0001f468\u200d\U0001f469", ["می\u200cخواهم"]),
         ("র\u200d\u09cdয", ["র\u200d\u09cdয"]),
         ("a\0b\u00a0c\u3000d", ["a", "b", "c", "d"]),

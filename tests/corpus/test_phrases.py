@@ -69,6 +69,23 @@ def test_phrases_are_those_of_gensim(
     assert units_of(np.array(ids), vocabulary) == [unit for unit in kept if unit]
 
 
+@pytest.mark.parametrize(("threshold", "is_joined"), [(0.875, False), (0.874, True)])
+def test_a_pair_is_a_phrase_if_its_score_is_higher_than_the_threshold(
+    threshold: float, is_joined: bool, tmp_path: Path
+) -> None:
+    from gensim.models.phrases import Phrases
+
+    texts = ["a b"] * 3 + ["a c", "d b"]
+    # (3 - 1) * 7 / (4 * 4) = 0.875: "a b" occurs three times, "a" and "b" four times; four words and three pairs.
+    joined = join(texts, tmp_path, phrases="word2vec", phrase_threshold=threshold, phrase_min_count=1)
+    expected = [["a_b"] if is_joined else ["a", "b"]] * 3 + [["a", "c"], ["d", "b"]]
+    assert units_of(joined.ids, joined.tokens) == expected
+
+    units = [text.split() for text in texts]
+    model = Phrases(units, min_count=1, threshold=threshold)
+    assert [model[unit] for unit in units] == expected
+
+
 def test_found_phrases_have_counts_and_scores() -> None:
     found = swivel.find_phrases(CITY, phrase_threshold=0.5, phrase_min_count=2)
     assert {"new_york", "city_is"} <= {phrase.token for phrase in found}

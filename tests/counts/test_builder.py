@@ -185,7 +185,7 @@ def test_inconsistent_specs_are_refused() -> None:
 
 
 def test_to_units_rounds_and_refuses_invalid_counts() -> None:
-    assert to_units([0.0, 1.0, 0.3334, 1e-9], 3).tolist() == [0, 3, 1, 1]
+    assert to_units([0.0, 1.0, 0.3334, 0.6, 1e-9], 3).tolist() == [0, 3, 1, 2, 1]
     for value, reason in ((-1.0, "negative"), (np.nan, "not finite"), (np.inf, "not finite"), (1e30, "too large")):
         with pytest.raises(CountsError, match=f"at index 1 is {reason}"):
             to_units([1.0, value], 1)

@@ -97,11 +97,8 @@ def test_positions_and_keys_are_each_others_inverse() -> None:
     assert np.array_equal(back[0], rows) and np.array_equal(back[1], columns)
 
 
-@pytest.mark.parametrize("symmetric", [False, True])
-def test_blocks_hold_every_cell_at_its_place(tmp_path: Path, small_blocks: None, symmetric: bool) -> None:
-    dense = make_dense(11, 11 if symmetric else 14, symmetric=symmetric)
-    matrix = build(tmp_path / "m", dense, symmetric=symmetric, unit=3)
-
+def check_blocks(matrix: Matrix, dense: NDArray[np.int64]) -> None:
+    """Assert that every block has exactly its cells, in order."""
     for i in range(matrix.row_blocks):
         for j in range(matrix.column_blocks):
             cells = matrix.cells(i, j)
@@ -109,10 +106,16 @@ def test_blocks_hold_every_cell_at_its_place(tmp_path: Path, small_blocks: None,
             sides = cells.positions >> 16, cells.positions & 0xFFFF
             block[sides[::-1] if cells.mirrored else sides] = cells.counts
             expected = dense[i :: matrix.row_blocks, j :: matrix.column_blocks]
-            assert np.array_equal(block, (expected / 3).astype(np.float32))
+            assert np.array_equal(block, (expected / matrix.unit).astype(np.float32))
             assert np.all(np.diff(cells.positions.astype(np.int64)) > 0)
-            assert cells.mirrored == (symmetric and i > j)
+            assert cells.mirrored == (matrix.is_symmetric and i > j)
 
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_blocks_hold_every_cell_at_its_place(tmp_path: Path, small_blocks: None, symmetric: bool) -> None:
+    dense = make_dense(11, 11 if symmetric else 14, symmetric=symmetric)
+    matrix = build(tmp_path / "m", dense, symmetric=symmetric, unit=3)
+    check_blocks(matrix, dense)
     assert matrix.is_symmetric == symmetric
 
 
@@ -185,10 +188,7 @@ def test_reblocked_is_the_same_matrix(
     assert np.array_equal(other.to_scipy().toarray(), dense)
     assert other.cell_count == matrix.cell_count
     assert other.rows is not None and np.array_equal(other.row_sums, matrix.row_sums)
-
-    for i in range(blocks[0]):
-        for j in range(blocks[1]):
-            assert np.all(np.diff(other.cells(i, j).positions.astype(np.int64)) > 0)
+    check_blocks(other, dense)
 
 
 def test_reblocked_to_its_own_blocks_is_itself(tmp_path: Path) -> None:

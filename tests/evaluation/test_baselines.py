@@ -17,7 +17,6 @@ from swivel.config import CorpusConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, FolderExists, MissingExtra, VocabularyError
 from swivel.evaluation.baselines import (
-    MAX_SENTENCE_TOKENS,
     BaselineConfig,
     baseline_settings,
     keep_vectors,
@@ -156,12 +155,17 @@ def test_tokens_may_contain_spaces() -> None:
 
 def test_sentences_that_are_too_long_for_gensim_are_split() -> None:
     bar = ProgressSum()
-    tokens = ["a"] * (MAX_SENTENCE_TOKENS + 5) + ["b"]
+    tokens = ["a"] * 10_005 + ["b"]  # gensim ignores what comes after 10,000 tokens
     config = BaselineConfig(dim=3, epochs=2)
     before = train_word2vec([tokens[:10]], Vocabulary(["a", "b"]), config=config, options=ONE_THREAD)
     assert before.is_zero.tolist() == [False, True]
-    train_word2vec([tokens], Vocabulary(["a", "b"]), config=config, options=RunOptions(threads=1, progress=bar))
+    options = RunOptions(threads=1, progress=bar)
+    vectors = train_word2vec([tokens], Vocabulary(["a", "b"]), config=config, options=options)
     assert bar.done == bar.totals["training sgns"] == 2 * len(tokens)
+
+    parts = [tokens[:10_000], tokens[10_000:]]
+    expected = train_word2vec(parts, Vocabulary(["a", "b"]), config=config, options=ONE_THREAD)
+    assert np.array_equal(vectors.vectors, expected.vectors)
 
 
 def test_progress_is_reported_in_tokens() -> None:

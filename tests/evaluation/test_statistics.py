@@ -96,6 +96,10 @@ def test_intervals_depend_only_on_the_seed_and_are_none_if_undefined() -> None:
     assert percentile_interval(np.array([np.nan, 2.0])) == (2.0, 2.0)
 
 
+def test_an_interval_has_the_middle_95_percent() -> None:
+    assert percentile_interval(np.linspace(0, 1, 1_001)) == pytest.approx((0.025, 0.975))
+
+
 def test_the_interval_of_a_fraction_equals_that_of_resampled_items() -> None:
     is_right = np.arange(80) < 24
     drawn = np.concatenate(list(_resample(80, 10_000, 2))) @ is_right / 80

@@ -12,9 +12,6 @@ from swivel.evaluation import evaluate_ranking
 from swivel.evaluation.bootstrap import draw_means, percentile_interval
 from swivel.evaluation.table_baselines import (
     BASELINES,
-    NEGATIVE_POWERS,
-    POWERS,
-    RIDGES,
     choose_fit,
     split_in_three,
     why_left_out,
@@ -28,16 +25,16 @@ def make_groups(rows: int = 120, columns: int = 40, groups: int = 4) -> scipy.sp
     return scipy.sparse.csr_array((is_own & (rng.random((rows, columns)) < 0.75)).astype(float))
 
 
-@pytest.mark.parametrize(("name", "tried"), [("svd", POWERS), ("ease", RIDGES), ("item2vec", 2 * NEGATIVE_POWERS)])
+@pytest.mark.parametrize(("name", "tried"), [("svd", 7), ("ease", 4), ("item2vec", 6)])
 def test_a_baseline_finds_the_columns_of_a_group_and_popularity_does_not(
-    name: str, tried: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
+    name: str, tried: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("swivel.evaluation.table_baselines.ITEM_EPOCHS", 100)  # The table is small.
     split = split_in_three(make_groups())
     chosen = choose_fit(BASELINES[name](split.train, 4), split, k=5)
     common = choose_fit(BASELINES["popularity"](split.train, 4), split, k=5)
     assert chosen.report.recall > 0.7 > 2 * common.report.recall
-    assert (chosen.tried, common.tried) == (len(tried), 1)
+    assert (chosen.tried, common.tried) == (tried, 1)
     assert chosen.cpu_seconds > 0 and chosen.settings
 
 

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from unittest.mock import MagicMock
 
 import click
 import pytest
+import uvicorn
 from click.testing import CliRunner
 
 from explorer_data import build_matrix, make_exploration, make_vectors
@@ -148,18 +150,27 @@ def test_a_public_address_gives_a_warning(tmp_path: Path, monkeypatch: pytest.Mo
     assert "warning" not in quiet.output
 
 
+@contextlib.contextmanager
+def start_server() -> Iterator[tuple[uvicorn.Server, tuple[str, int]]]:
+    """Yield a server that runs in a thread, and its address."""
+    with explorer.listen("127.0.0.1", 0) as listener:
+        running = server.make_server(make_exploration(), "127.0.0.1")
+        thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield running, listener.getsockname()[:2]
+        finally:
+            running.should_exit = True
+            thread.join()
+
+
 @pytest.fixture
 def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
     """Address of a server that allows five connections and closes idle ones soon."""
     monkeypatch.setattr(server, "_MAX_CONNECTIONS", 5)
     monkeypatch.setattr(connections, "IDLE_SECONDS", 0.2)
-    with explorer.listen("127.0.0.1", 0) as listener:
-        running = server.make_server(make_exploration(), "127.0.0.1")
-        thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
-        thread.start()
-        yield listener.getsockname()[:2]
-        running.should_exit = True
-        thread.join()
+    with start_server() as (_, address):
+        yield address
 
 
 def test_idle_connections_are_closed_and_make_room_for_others(address: tuple[str, int]) -> None:
@@ -190,11 +201,33 @@ def test_connections_above_the_limit_are_closed_at_once(
         assert first.recv(1) == b"H"
 
 
+def test_the_connection_after_the_200th_is_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "IDLE_SECONDS", 1_000.0)
+    with start_server() as (running, address), contextlib.ExitStack() as stack:
+        accepted = running.server_state.connections
+        for number in range(1, 201):
+            stack.enter_context(socket.create_connection(address, timeout=30))
+            wait_for_size(accepted, number)
+
+        with socket.create_connection(address, timeout=30) as refused, contextlib.suppress(ConnectionResetError):
+            assert refused.recv(1) == b""
+        wait_for_size(accepted, 200)
+
+
+def wait_for_size(accepted: set[Any], size: int) -> None:
+    """Wait until the server has so many connections, for a minute at most."""
+    deadline = time.monotonic() + 60
+    while len(accepted) != size:
+        assert time.monotonic() < deadline, f"{len(accepted)} connections instead of {size}"
+        time.sleep(0.001)
+
+
 def test_a_connection_with_requests_stays_open_longer_than_an_idle_one() -> None:
     """The state of a connection changes with every request and with every byte that the client takes."""
     timers: list[tuple[Callable[..., None], Any]] = []
 
     def call_later(seconds: float, call: Callable[..., None], state: Any) -> MagicMock:
+        assert seconds == 10  # An idle connection is closed by the second check: within 20 seconds.
         timers.append((call, state))
         return MagicMock()
 

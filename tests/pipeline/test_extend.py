@@ -17,7 +17,7 @@ from swivel.cli import cli
 from swivel.config import TrainConfig, VectorsConfig
 from swivel.corpus.type_tables import TypeCounts
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.counts import MatrixBuilder, MatrixSpec
+from swivel.counts import MatrixBuilder, MatrixSpec, layout
 from swivel.errors import ConfigError, FolderExists, SwivelError, VocabularyError
 from swivel.pipeline import extend as extend_module
 from swivel.pipeline.extend import extend
@@ -135,6 +135,17 @@ def test_rows_and_columns_are_folded_from_the_counts_of_the_joint_text(
 
     np.testing.assert_allclose(new.columns[known * parts :], columns, atol=1e-5)
     np.testing.assert_allclose(new.row_sums[known:], by_word[known:, :known].sum(axis=(1, 2)), rtol=1e-6)  # type: ignore[index]
+
+
+@RECIPES
+def test_the_number_of_blocks_does_not_change_new_words(
+    recipe: str, folders: dict[str, Path], extended: dict[str, Vectors], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layout, "BLOCK_SIZE", 4)  # 6 x 6 blocks, whose mirrors a symmetric matrix does not store
+    new = extend(folders[recipe], NEW_TEXT)
+    assert new.vocabulary == extended[recipe].vocabulary
+    for name in ("rows", "columns", "row_sums", "column_sums"):
+        np.testing.assert_allclose(getattr(new, name), getattr(extended[recipe], name), rtol=1e-6, atol=1e-5)
 
 
 @pytest.mark.parametrize("count", [8, 40, 200])

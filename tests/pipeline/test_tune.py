@@ -125,6 +125,15 @@ def test_a_record_that_is_damaged_or_of_another_run_is_ignored(
     assert len(read_manifest(tmp_path).facts["tuning"]["trials"]) == 1
 
 
+@pytest.mark.parametrize(("direction", "factor"), [(1, 8), (-1, 1 / 8)])
+def test_factors_of_the_weight_decay_are_from_an_eighth_to_eight(direction: int, factor: float) -> None:
+    tuning = Tuning("identity")
+    while (exponent := tuning.next_exponent()) is not None:
+        trial = Trial(exponent, popularity=0.0, recall=float(direction * exponent), ndcg=0.0)
+        tuning = Tuning("identity", (*tuning.trials, trial))
+    assert 2 ** (tuning.best.exponent / 2) == factor
+
+
 def test_large_tables_are_tuned_on_some_of_their_rows(table: swivel.Matrix, monkeypatch: pytest.MonkeyPatch) -> None:
     shapes = []
 

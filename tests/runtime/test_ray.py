@@ -86,7 +86,7 @@ def test_an_address_without_a_server_fails_at_once(unconnected: Any, monkeypatch
         pass
     with pytest.raises(ClusterError, match=r"Ray at 127.0.0.1:99999: "), ray_runtime.connect("127.0.0.1:99999"):
         pass
-    assert time.monotonic() - started < ray_runtime.CONNECT_SECONDS
+    assert time.monotonic() - started < 10
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])

@@ -53,9 +53,13 @@ def test_sigterm_is_a_request_and_raises_system_exit() -> None:
 
 
 def test_second_interrupt_acts_at_once() -> None:
+    reached: list[str] = []
     with pytest.raises(KeyboardInterrupt), stop_on_signals():
         signal.raise_signal(signal.SIGINT)
+        reached.append("first")
         signal.raise_signal(signal.SIGINT)
+        reached.append("second")
+    assert reached == ["first"]
 
 
 def test_handlers_are_restored() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from swivel.runtime.turns import SHORT_SECONDS, short_turns, take_short_turns
+from swivel.runtime.turns import short_turns, take_short_turns
 
 
 @pytest.fixture(autouse=True)
@@ -21,10 +21,10 @@ def usual_turns() -> Iterator[None]:
 def test_turns_are_short_until_the_last_block_ends() -> None:
     first, second = short_turns(), short_turns()
     first.__enter__()
-    assert sys.getswitchinterval() == pytest.approx(SHORT_SECONDS)
+    assert sys.getswitchinterval() == pytest.approx(0.0005)
     second.__enter__()
     first.__exit__(None, None, None)
-    assert sys.getswitchinterval() == pytest.approx(SHORT_SECONDS)
+    assert sys.getswitchinterval() == pytest.approx(0.0005)
     second.__exit__(None, None, None)
     assert sys.getswitchinterval() == pytest.approx(0.005)
 

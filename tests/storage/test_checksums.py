@@ -11,7 +11,7 @@ import pytest
 
 from swivel.errors import DamagedFolder
 from swivel.storage import MANIFEST, checksums, create_folder, open_folder, seal, unseal
-from swivel.storage.checksums import PREFIX, digest_array, digest_file
+from swivel.storage.checksums import digest_array, digest_file
 
 PIECE = 1000
 
@@ -39,11 +39,20 @@ def test_the_checksum_of_a_small_file_is_its_digest(size: int, tmp_path: Path) -
 def test_the_checksum_of_a_large_file_is_the_digest_of_the_digests_of_its_pieces(size: int, tmp_path: Path) -> None:
     data = make_bytes(size)
     pieces = [hashlib.sha256(data[start : start + PIECE]).digest() for start in range(0, size, PIECE)]
-    expected = PREFIX + hashlib.sha256(b"".join(pieces)).hexdigest()
+    expected = "16MiB:" + hashlib.sha256(b"".join(pieces)).hexdigest()
 
     (tmp_path / "file").write_bytes(data)
     assert digest_file(tmp_path / "file") == expected
     assert digest_array(np.frombuffer(data, np.uint8)) == expected
+
+
+def test_pieces_have_16_mib(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # the small pieces
+    data = make_bytes((1 << 24) + 1)
+    pieces = [hashlib.sha256(piece).digest() for piece in (data[: 1 << 24], data[1 << 24 :])]
+    expected = "16MiB:" + hashlib.sha256(b"".join(pieces)).hexdigest()  # docs/file-formats.md
+    assert digest_array(np.frombuffer(data, np.uint8)) == expected
+    assert digest_array(np.frombuffer(data[:-1], np.uint8)) == hashlib.sha256(data[:-1]).hexdigest()
 
 
 def test_a_checksum_without_pieces_is_compared_with_one_of_its_kind(tmp_path: Path) -> None:
@@ -74,7 +83,7 @@ def test_damage_is_found_by_checksums_of_either_kind(is_old: bool, tmp_path: Pat
         fields["parts"]["numbers.npy"]["sha256"] = hashlib.sha256(file.read_bytes()).hexdigest()
         (tmp_path / "folder" / MANIFEST).write_bytes(seal(fields))
     recorded = json.loads((tmp_path / "folder" / MANIFEST).read_text())["parts"]["numbers.npy"]["sha256"]
-    assert recorded.startswith(PREFIX) != is_old
+    assert recorded.startswith("16MiB:") != is_old
     open_folder(tmp_path / "folder", "example").verify()
 
     data = bytearray(file.read_bytes())

@@ -154,6 +154,41 @@ def test_file_that_is_removed_between_opening_and_locking_is_not_the_lock(
     assert len(locked) == 4  # The last call tests whether the file system supports locks.
 
 
+def test_released_lock_is_free_while_a_child_process_has_its_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder = FolderLock(tmp_path)
+    holder.acquire()
+    assert holder._handle is not None
+
+    def release_and_lock(handle: int) -> bool:
+        holder.release()  # after another process has opened the file
+        return lock_file(handle)
+
+    command = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[holder._handle]) as child:
+        monkeypatch.setattr(lock_module, "lock_file", release_and_lock)
+        take(tmp_path)
+        assert child.poll() is None
+
+
+def test_lock_is_held_until_its_file_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise another process may lock the file just before it is removed, and a third one may lock a new file."""
+    removed: list[Path] = []
+
+    def remove_while_another_tries(path: Path) -> None:
+        with pytest.raises(FolderLocked):
+            FolderLock(tmp_path).acquire()
+        removed.append(path)
+        temporary.remove_file(path)
+
+    monkeypatch.setattr(lock_module, "remove_file", remove_while_another_tries)
+    lock = FolderLock(tmp_path)
+    lock.acquire()
+    lock.release()
+    assert removed == [tmp_path / LOCK]
+
+
 def test_acquiring_gives_up_if_the_lock_file_keeps_disappearing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

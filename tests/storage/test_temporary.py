@@ -162,12 +162,13 @@ def test_leftovers_of_dead_processes_are_removed_by_the_next_writer_in_the_folde
 
 def test_leftovers_of_other_machines_are_removed_after_a_day_with_the_lock_of_the_folder(tmp_path: Path) -> None:
     leave(tmp_path, pid=dead_process())
-    abandoned = tmp_path / leave(tmp_path, machine="00000000")
-    yesterday = time.time() - 25 * 60 * 60
-    os.utime(abandoned, (yesterday, yesterday))
+    abandoned, recent = leave(tmp_path, machine="00000000"), leave(tmp_path, machine="11111111")
+    for name, hours in ((abandoned, 25), (recent, 23)):
+        changed = time.time() - hours * 60 * 60
+        os.utime(tmp_path / name, (changed, changed))
 
     # A report is written without the lock, also by another machine or container.
-    kept = [leave(tmp_path, pid=os.getppid()), leave(tmp_path, machine="11111111")]
+    kept = [leave(tmp_path, pid=os.getppid()), leave(tmp_path, machine="22222222"), recent]
     with hold_folder(tmp_path):
         assert names(tmp_path) == sorted(["lock", *kept])
 

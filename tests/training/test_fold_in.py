@@ -44,7 +44,7 @@ class Table:
         objective, x = Objective.from_config(config), self.counts[row].astype(np.float64)
         offsets = row_offsets(x.sum(keepdims=True), self.total, objective) + column_offsets(self.column_sums)
         loss, slopes = loss_and_gradient(self.columns.astype(np.float64) @ vector, x, offsets, objective)
-        decay = max(config.weight_decay * x.sum() ** config.decay_power, fold_in_module.MIN_WEIGHT_DECAY) * len(x)
+        decay = max(config.weight_decay * x.sum() ** config.decay_power, 5e-5) * len(x)
         return loss.observed + loss.unobserved + decay / 2 * vector @ vector, slopes @ self.columns + decay * vector
 
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from numpy.typing import NDArray
 
 from swivel.cli import cli
-from swivel.config import WARM_START, TrainConfig
+from swivel.config import TrainConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, open_matrix
 from swivel.errors import ConfigError, FolderExists
@@ -26,11 +26,10 @@ from swivel.pipeline.train import train
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SilentProgress, Task
 from swivel.storage import MANIFEST, read_manifest
-from swivel.training.fold_in import MIN_WEIGHT_DECAY
-from swivel.training.initialization import WARM_ACCUMULATOR, fewer_epochs, find_start, fingerprint_vectors, make_arrays
+from swivel.training.initialization import fewer_epochs, find_start, fingerprint_vectors, make_arrays
 from swivel.training.objective import Objective, loss_and_gradient
 from swivel.training.schedule import default_epochs
-from swivel.training.warm_start import UNSEEN_WEIGHT, add_new_words
+from swivel.training.warm_start import add_new_words
 from swivel.vectors import Vectors, VectorTable, load
 
 DIM = 8
@@ -118,7 +117,7 @@ def test_old_words_start_from_their_old_vectors_and_new_ones_from_random_ones() 
     assert vectors.columns is not None
     assert (warm["columns"][[2, 0]] == vectors.columns[[0, 1]]).all()
     assert (warm["rows"][2] == cold["rows"][2]).all()
-    assert warm["rows_accumulators"][:, 0].tolist() == pytest.approx([WARM_ACCUMULATOR, WARM_ACCUMULATOR, 1e-6])
+    assert warm["rows_accumulators"][:, 0].tolist() == pytest.approx([1e-4, 1e-4, 1e-6])
 
 
 def test_old_zero_vectors_are_replaced_and_words_without_counts_are_zero() -> None:
@@ -169,10 +168,10 @@ def test_new_words_solve_their_least_squares_problem(
     C, x = start.columns.vectors.astype(np.float64), table[row, known]
     seen = x > 0
     pmi = np.log(x[seen] * matrix.total / matrix.row_sums[row] / matrix.column_sums[known][seen])
-    weights = np.where(seen, objective.confidence(x), UNSEEN_WEIGHT)
+    weights = np.where(seen, objective.confidence(x), 0.02)
     targets = np.zeros(len(known))
     targets[seen] = pmi
-    ridge = max(decay * matrix.row_sums[row] ** power, MIN_WEIGHT_DECAY) * len(C)
+    ridge = max(decay * matrix.row_sums[row] ** power, 5e-5) * len(C)
     left = (C.T * weights) @ C + ridge * np.eye(4)
     expected = np.linalg.solve(left, C.T @ (weights * targets))
 
@@ -266,7 +265,7 @@ def test_warm_start_takes_fewer_epochs_by_default(trained: Path, tmp_path: Path)
     settings = {"recipe": (trained / "recipe").read_text(), **QUICK, "block_size": 5}
     train(trained / "both", tmp_path / "warm", init=trained / "vectors", **settings)
     plan = read_manifest(tmp_path / "warm").facts["plan"]
-    usual = default_epochs(plan["row_blocks"], plan["column_blocks"], int(WARM_START["updates_per_vector"]))
+    usual = default_epochs(plan["row_blocks"], plan["column_blocks"], 480)
     assert usual // 3 == plan["epochs"] == len(losses_of(tmp_path / "warm"))
 
 
@@ -297,7 +296,7 @@ def test_init_is_part_of_the_provenance(trained: Path, tmp_path: Path) -> None:
     assert (again.vectors == first.vectors).all()
     assert read_manifest(tmp_path / "warm").inputs["init"] == fingerprint_vectors(old)
 
-    cold: dict[str, Any] = {**settings, **WARM_START}
+    cold: dict[str, Any] = settings | {"learning_rate": 0.1, "accumulator_decay": 1.0, "updates_per_vector": 480}
     with pytest.raises(FolderExists, match="finished already from other inputs"):
         train(both, tmp_path / "warm", dim=DIM, **cold)
     other = train(both, init=first, **settings)

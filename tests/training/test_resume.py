@@ -239,6 +239,43 @@ def test_killed_and_resumed_equals_uninterrupted(planted: Matrix, tmp_path: Path
     assert not any(path.name.startswith("scratch-") for path in tmp_path.iterdir())
 
 
+KILL_WHILE_SAVING = """
+import os, signal
+from swivel.storage import FolderWriter
+
+finish = FolderWriter.finish
+
+def kill(self, **contents):
+    if self.stage == "checkpoint":
+        os.kill(os.getpid(), signal.SIGKILL)
+    finish(self, **contents)
+
+FolderWriter.finish = kill
+"""
+
+
+def test_kill_during_the_first_checkpoint_after_a_resume_leaves_the_loaded_one_whole(
+    planted: Matrix, tmp_path: Path
+) -> None:
+    config = replace(CONFIG, checkpoint_minutes=1e-9)
+    with pytest.raises(KeyboardInterrupt):
+        train(planted, config, tmp_path, Signalling(2))
+    expected = store_of(planted, config, tmp_path).load()
+    assert expected is not None
+
+    arguments = [str(planted.path), str(tmp_path), "-1", repr(asdict(config))]
+    command = [sys.executable, "-c", KILL_WHILE_SAVING + KILLED, *arguments]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+    left = store_of(planted, config, tmp_path).load()
+    assert left is not None
+    assert left.state == expected.state
+    assert np.array_equal(left.done, expected.done)
+    for name, array in expected.arrays.items():
+        assert np.array_equal(left.arrays[name], array)
+
+
 def test_another_checkpoint_interval_resumes_the_same_run(planted: Matrix, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         train(planted, CONFIG, tmp_path, Signalling(4))

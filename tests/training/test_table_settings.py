@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,12 @@ def make_table(rows: int = 40, columns: int = 25, scale: float = 1.0) -> swivel.
         if i % 5 == j % 5 or rng.random() < 0.05
     ]
     return swivel.import_counts(cells)
+
+
+def make_size(rows: int, columns: int, cells: int) -> Any:
+    """Return what settings are chosen from, without a table."""
+    sums = {"row_sums": np.ones(rows), "column_sums": np.ones(columns)}
+    return SimpleNamespace(shape=(rows, columns), cell_count=cells, total=float(cells), **sums)
 
 
 def make_cells(rows: int = 300, columns: int = 200, *, groups: int = 1, share: float = 0.05) -> scipy.sparse.coo_array:
@@ -112,6 +119,10 @@ def test_weight_decay_of_large_tables_is_that_of_some_of_their_rows(monkeypatch:
 
 def test_unseen_follows_the_mean_count() -> None:
     one, ten = (choose_table_settings(make_table(scale=scale)) for scale in (1, 10))
+    table = make_table()
+    counts = [table.count(row, column) for row in table.rows for column in table.columns]
+    mean = sum(counts) / sum(count > 0 for count in counts)
+    assert one["unseen"] == pytest.approx(math.exp(-6) * mean, rel=1e-8)
     assert ten["unseen"] == pytest.approx(10 * one["unseen"])
     assert (one["block_size"], one["epochs"]) == (512, 16)
 
@@ -142,6 +153,38 @@ def test_zeros_are_sampled_in_proportion_to_the_density(monkeypatch: pytest.Monk
     assert found[1] == (0.05, 0.2, 0.01)
     assert found[0.25] == pytest.approx((0.0125, 0.1, 0.0025))
     assert found[4] == found[100] == pytest.approx((0.2, 0.4, 0.04))
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(65_536, 30), (65_537, 30), (30, 65_536), (30, 65_537)])
+def test_tables_above_65536_rows_or_columns_have_the_blocks_and_epochs_of_text(rows: int, columns: int) -> None:
+    settings = choose_table_settings(make_size(rows, columns, 100_000))
+    is_small = max(rows, columns) <= 65_536
+    assert settings.get("epochs") == (16 if is_small else None)
+    assert ("block_size" in settings) is is_small
+
+
+def test_zeros_of_tables_above_two_million_cells_are_sampled() -> None:
+    assert choose_table_settings(make_size(2_000, 1_000, 4_000))["zeros"] == "all"
+    found = choose_table_settings(make_size(2_001, 1_000, 4_002))
+    assert (found["zeros"], found["common"], found["middle"], found["share"]) == ("auto", 0.05, 0.2, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("rows", "cells", "step"),
+    [(50_000, 10_000_000, 1), (50_001, 10_000_000, 2), (50_000, 10_000_001, 2), (10_000, 35_000_000, 4)],
+)
+def test_rows_are_left_out_above_50000_rows_or_ten_million_cells(
+    rows: int, cells: int, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = []
+
+    def read(matrix: swivel.Matrix, step: int) -> scipy.sparse.coo_array:
+        steps.append(step)
+        return drop_empty(make_cells())
+
+    monkeypatch.setattr(table_settings, "read_rows", read)
+    choose_weight_decay(make_size(rows, 1_000, cells), table_config(16))
+    assert steps == [step]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.stats
 from click.testing import CliRunner, Result
 
 import swivel
@@ -138,6 +139,29 @@ def test_running_middle_follows_the_values() -> None:
     assert (middle[:700] == 0).all()
     assert (middle[1300:] == 1).all()
     assert spread[0] == 0.01
+
+
+def test_the_middle_is_that_of_400_values() -> None:
+    values = np.random.default_rng(3).normal(size=1000)
+    middle, spread = running_middle(values)
+    for n, first in ((0, 0), (199, 0), (500, 300), (777, 577), (800, 600), (999, 600)):
+        window = values[first : first + 400]
+        assert middle[n] == np.median(window)
+        assert spread[n] == pytest.approx(1.4826 * np.median(np.abs(window - np.median(window))))
+
+
+def test_z_is_in_units_of_the_standard_deviation_of_a_normal_distribution(table: np.ndarray) -> None:
+    before, after, again = (make(turned(table, seed, noise=0.1 * seed)) for seed in (0, 1, 2))
+    found = {word.word: word for word in compare(before, after, noise_baseline=again)}
+    baseline = {word.word: word for word in compare(again, before)}
+    angles, usual = (np.arctanh([words[word].cosine for word in found]) for words in (found, baseline))
+
+    # All 400 words are in one window. Half of a normal distribution is within this many standard deviations.
+    for z, others in (("rank_z", angles), ("moved_z", usual)):
+        middle = np.median(others)
+        spread = np.median(np.abs(others - middle)) / scipy.stats.norm.ppf(0.75)
+        expected = (middle - angles) / spread
+        assert [getattr(word, z) for word in found.values()] == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -73,10 +73,10 @@ def test_the_fit_is_the_ridge_regression(planted: Vectors, monkeypatch: pytest.M
             if ngram in column_of:
                 incidence[row, column_of[ngram]] += 1 / np.sqrt(stop - start)
     assert np.unique(hashes, return_counts=True)[1].max() == (incidence > 0).sum(axis=0).max()
-    weights = counts / (counts + subwords._HALF_COUNT)
+    weights = counts / (counts + 50)
     unit = planted.unit_vectors.astype(np.float64)
     mean = weights @ unit / weights.sum()
-    gram = (incidence.T * weights) @ incidence + subwords._PENALTY * np.eye(256)
+    gram = (incidence.T * weights) @ incidence + 0.3 * np.eye(256)
     table = np.linalg.solve(gram, (incidence.T * weights) @ (unit - mean))
 
     length = np.linalg.norm(planted.vectors, axis=1).mean()
@@ -103,6 +103,13 @@ def test_words_that_were_left_out_are_guessed_about_as_well_as_expected(planted:
     assert known.nearest(known.vocabulary[3], guess=True) == known.nearest(known.vocabulary[3])
 
 
+def test_the_expected_cosine_grows_with_the_length_of_the_guess() -> None:
+    fitted = Subwords(np.zeros(0, np.uint32), np.zeros((1, 2), np.float32), length=2.0)
+    guesses = np.array([[0, 0], [0.2, 0], [0.6, 0.8], [0, -2], [3, 0]], np.float32)
+    # 1.12 r - 0.155, where r is the length of the guess divided by that of the trained vectors, from 0 to 1.
+    assert fitted.estimate_cosines(guesses) == pytest.approx([0, 0, 0.405, 0.965, 1])
+
+
 def test_rare_words_take_a_part_of_their_vector_from_their_spelling(planted: Vectors) -> None:
     result = subwords.add_subwords(planted, VectorsConfig(subwords="ngrams", spelling=30.0))
     assert result.subwords is not None
@@ -124,7 +131,7 @@ def test_vectors_of_zeros_stay_zero_and_few_words_have_no_ngrams(planted: Vector
     config = VectorsConfig(subwords="ngrams", spelling=30.0)
     assert not subwords.add_subwords(zeros, config).vectors[7].any()
 
-    few = without(planted, np.arange(len(planted)) >= subwords.MIN_WORDS - 1)
+    few = without(planted, np.arange(len(planted)) >= 999)
     assert subwords.add_subwords(few, config) is few
     with pytest.raises(ConfigError, match="n-grams need 1,000 words that have vectors, got 999"):
         few.with_subwords()

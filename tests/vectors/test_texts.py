@@ -96,10 +96,19 @@ def test_the_common_component_is_that_of_random_texts() -> None:
 
     rng = np.random.default_rng(3)
     shares = vectors.vocabulary.counts / vectors.vocabulary.counts.sum()
-    drawn = rng.choice(len(WORDS), (20_000, texts._TEXT_WORDS), p=shares)
+    drawn = rng.choice(len(WORDS), (20_000, 10), p=shares)
     means = (vectors.vectors * weights[:, None])[drawn].mean(axis=1)
     first = np.linalg.svd(means, full_matrices=False)[2][0]
     assert abs(first @ common) > 0.999
+
+
+@pytest.mark.parametrize(("variance", "expected"), [(9.5, [1, 0]), (10.5, [0, 1])])
+def test_the_random_texts_have_ten_words(variance: float, expected: list[float]) -> None:
+    """The mean of n words (1, s) or (1, -s), drawn with the same probability, has the second moments 1 and s^2 / n."""
+    values = np.array([[1, variance**0.5], [1, -(variance**0.5)]], np.float32)
+    vectors = Vectors(VectorTable(Vocabulary(["a", "b"], [1, 1]), values))
+    common = texts.find_common_components(vectors, np.ones(2, np.float32), 1)
+    assert np.allclose(np.abs(common), [expected], atol=1e-5)
 
 
 def test_without_counts_a_vector_is_the_plain_mean() -> None:

@@ -69,6 +69,10 @@ def test_labels_are_sorted_by_descending_sum_and_then_by_name(tmp_path: Path) ->
     assert matrix.rows.counts.tolist() == [8, 4, 3, 1]
     assert matrix.row_sums.tolist() == [8, 4, 3, 1]
 
+    tied = swivel.import_counts([("tea", "sugar", 1), ("ale", "milk", 1)])
+    assert tied.rows.tokens == ("ale", "tea")
+    assert tied.columns.tokens == ("milk", "sugar")
+
 
 def test_the_order_of_lines_does_not_change_the_matrix(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)

@@ -55,6 +55,12 @@ def test_bad_csv_is_refused_with_its_line(text: str | bytes, message: str, tmp_p
         swivel.import_counts(write_text(tmp_path / "a.csv", text))
 
 
+def test_lines_after_a_header_have_their_number(tmp_path: Path) -> None:
+    file = write_text(tmp_path / "a.tsv", "row\tcolumn\tcount\na\tx\t1\nb\tx\t-2\n")
+    with pytest.raises(CountsError, match="line 3: the count -2 is negative"):
+        swivel.import_counts(file, header=True)
+
+
 def test_very_long_lines_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("swivel.counts.importers.lines.MAX_LINE_BYTES", 1 << 20)
     with pytest.raises(CountsError, match="line 1: longer than 1,048,576 bytes"):

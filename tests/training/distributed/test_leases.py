@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swivel.training.distributed.leases import MAX_BLOCKS_PER_STRIP, Leases, Part, Strip, compose_strips
+from swivel.training.distributed.leases import Leases, Part, Strip, compose_strips
 from swivel.training.executor import Round
 from swivel.training.schedule import rounds_without_conflict
 
@@ -37,7 +37,7 @@ def test_strips_contain_every_block_once_with_the_learning_rate_of_its_round(
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 5))
 def test_the_blocks_of_a_strip_share_one_side_and_differ_in_the_other(rows: int, columns: int, workers: int) -> None:
     for strip in compose_strips(make_rounds(rows, columns), workers):
-        assert 1 <= len(strip.blocks) <= MAX_BLOCKS_PER_STRIP
+        assert 1 <= len(strip.blocks) <= 8
         if strip.shared is None:
             assert len(strip.blocks) == 1
         else:
@@ -47,7 +47,7 @@ def test_the_blocks_of_a_strip_share_one_side_and_differ_in_the_other(rows: int,
 
 def test_strips_get_shorter_towards_the_end_of_an_epoch() -> None:
     lengths = [len(strip.blocks) for strip in compose_strips(make_rounds(32, 32), workers=2)]
-    assert lengths[0] == MAX_BLOCKS_PER_STRIP
+    assert lengths[0] == 8
     assert lengths[-1] == 1
     assert all(before >= after for before, after in pairwise(lengths))
 
@@ -59,6 +59,18 @@ def test_strips_without_conflict_come_first() -> None:
     assert len({row for row, _ in blocks}) == len({column for _, column in blocks}) == 4
     conflicting = leases.take(4, 1.0)
     assert conflicting is not None  # a conflict is better than an idle worker
+
+
+def test_a_strip_is_passed_over_if_a_later_one_has_less_conflict() -> None:
+    single = [Strip(number, 0, (block,), (0.1,)) for number, block in enumerate([(0, 0), (0, 1), (1, 0), (1, 1)])]
+    leases = Leases(single)
+    assert [leases.take(worker, 1.0) for worker in (0, 1)] == [single[0], single[3]]
+
+    # A conflict on the side of one block each costs less than one on the side that all blocks share.
+    blocks = [((0, 0), (0, 1)), ((0, 2), (0, 3)), ((1, 0), (1, 1))]
+    strips = [Strip(number, 0, pair, (0.1, 0.1), shared=0) for number, pair in enumerate(blocks)]
+    leases = Leases(strips)
+    assert [leases.take(worker, 1.0) for worker in (0, 1, 2)] == [strips[0], strips[2], strips[1]]
 
 
 def test_late_strip_goes_to_another_worker_and_either_result_counts_once() -> None:

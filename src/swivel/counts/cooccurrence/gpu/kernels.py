@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import triton  # type: ignore[import-untyped, import-not-key_counts, unused-ignore]
-import triton.language as tl  # type: ignore[import-untyped, import-not-key_counts, unused-ignore]
+import triton
+import triton.language as tl
 
 from swivel.counts.cooccurrence.gpu.plan import PairRules
 

@@ -1,0 +1,389 @@
+"""Golden results of three small inputs: digests of matrices, and numbers of the vectors that are trained on them.
+
+A change that should change no result, such as a refactoring or a faster kernel, must not change this file.
+
+- **Matrices** have the same bits on every machine (docs/reliability.md, "The same bits"), so that their content is
+  compared by SHA-256: labels, cells and sums, whatever files they are in.
+- **Vectors** do not. Their products are computed by MKL, oneDNN or OpenBLAS, and their kernels are compiled with
+  fast-math: the last bits follow the CPU and the versions of the libraries. They are compared with numbers of this
+  file, within `ALLOWED`. The code for other CPUs (tools/variants.py), the backend `torch` and the float64 reference
+  differ from them by less than 5e-6 in any element; a learning rate that is 1 % higher changes most numbers by more
+  than 1e-3.
+- On one machine, vectors have the same bits for any number of threads, which is compared exactly.
+
+Initial vectors, orders of blocks and samples come from NumPy's generators; a version of NumPy with other streams would
+need new numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+from numpy.typing import ArrayLike, NDArray
+
+import swivel
+from swivel.config import TrainConfig, stage_config
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.training.fold_in import fold_in
+
+ALLOWED = 5e-5  # absolute difference of a number
+# On a CPU, so that a GPU is not needed; few epochs, so that rounding errors stay small.
+TRAINING: dict[str, Any] = {"dim": 16, "epochs": 4, "backend": "cpu", "dtype": "float32", "device": "cpu"}
+KNOWN_LINES = 3_400  # of the text, for vectors that are trained again, or extended
+ANY_LETTERS = "The naïve co-op’s café — “déjà vu” — isn't in Straße 42; ΑΒΓ, 漢字、かな 3.14 new_york e\u0301te\u0301."
+
+# SHA-256 of the content of each matrix, shortened.
+MATRICES = {
+    "text, default": {
+        "row labels": "ec07cd86784e196d",
+        "column labels": "59d7c54e5260360a",
+        "occurrences": "34c52048fb45d6c1",
+        "cells": "04c9bd18efa3a594",
+        "sums": "ade5773d96d17a8f",
+    },
+    "text, fast": {
+        "row labels": "ec07cd86784e196d",
+        "column labels": "ec07cd86784e196d",
+        "occurrences": "ff803be610febd26",
+        "cells": "b14a7dada88e23b4",
+        "sums": "86792ae3da146e1e",
+    },
+    "text, phrases": {
+        "row labels": "78798d0f5f0d9f90",
+        "column labels": "78798d0f5f0d9f90",
+        "occurrences": "5b09b0d24dcc5251",
+        "cells": "46453da1dcbb8216",
+        "sums": "b453e8a57b1c18b3",
+    },
+    "table": {
+        "row labels": "cbc4025017d0cd3f",
+        "column labels": "19fd9ac29c211634",
+        "occurrences": "646ba08d6ecec686",
+        "cells": "8db4d25951dbf59c",
+        "sums": "857070885ac2dc31",
+    },
+    "triples": {
+        "row labels": "0c704bcab1302df4",
+        "column labels": "b599ae580367e7b5",
+        "occurrences": "12196aef89146725",
+        "cells": "4d94a81d7064d244",
+        "sums": "a69df7db35765b40",
+    },
+}
+
+# Eight numbers of an array per line: see `pick`.
+NUMBERS = {
+    "default": """
+        0.488436 0.405700 0.215118 0.441018 -0.259539 -0.455698 0.342737 0.398450
+        -0.192033 0.512992 -0.263458 -0.481195 -0.876449 -0.000380 -0.392813 0.323419
+        -0.581115 -0.418899 -0.734739 -0.120657 0.250012 0.031497 0.200518 0.270016
+    """,
+    "fast": """
+        0.056449 -0.049302 -0.014729 -0.255521 0.068599 -0.279464 0.256393 0.298675
+        -0.412007 0.153664 -0.312484 0.521634 0.434349 -0.445641 -0.606392 0.300454
+        -0.355557 0.104362 -0.327214 0.266113 0.502948 -0.725105 -0.350000 0.505120
+    """,
+    "table": """
+        0.031008 0.479069 -0.435783 -0.296368 -0.520647 -0.253419 -0.037403 0.378810
+        0.648148 -0.254820 -0.443353 -0.270929 -0.131923 0.119268 -0.152337 0.327102
+        0.031008 0.479069 -0.435783 -0.296368 -0.520647 -0.253419 -0.037403 0.378810
+    """,
+    "paper": """
+        0.428716 -0.559287 -0.166468 -0.539222 -0.877183 -0.112136 -0.064278 0.341722
+        -0.534271 -0.122958 0.035598 -0.553457 -0.460373 -0.438856 -0.534727 0.344190
+        0.428716 -0.559287 -0.166468 -0.539222 -0.877183 -0.112136 -0.064278 0.341722
+    """,
+    "from old vectors": """
+        0.062492 -0.283373 0.025099 0.001639 0.520939 -0.384256 -0.372818 0.481007
+        0.074932 -0.666590 0.187098 0.054053 0.277692 0.581613 -0.086587 0.403860
+        0.500739 -0.354409 -0.415827 0.074256 -0.315028 0.171284 0.019040 0.281831
+    """,
+    "extended": """
+        0.578976 0.360462 -0.537647 -0.466411 1.002432 0.585750 1.113775 0.851509
+        0.429043 0.018721 0.035717 -0.011029 0.052111 -0.266562 0.105703 0.131715
+    """,
+    "folded in": """
+        0.461387 0.134615 -0.231387 0.044265 0.143711 -0.084841 0.618012 -0.088757
+        0.630556 0.411168 0.628861 0.585643 -0.034427 -0.112701 0.443650 0.382749
+    """,
+    "folded in, table": """
+        1.533210 0.170595 -0.802906 0.125403 -0.493861 -1.380936 1.559815 -1.559191
+        1.077858 1.156183 4.152586 2.397963 -1.326204 -1.554622 0.048450 1.705841
+    """,
+    "folded in, sampled": """
+        0.024950 0.028909 0.069146 0.084602 0.081349 -0.159587 -0.289225 0.192625
+        -0.207085 0.434300 -0.141542 0.331986 0.194221 0.002169 -0.283916 0.244582
+    """,
+    "guessed": """
+        0.106754 -0.070507 0.262027 -0.106729 0.033998 -0.019665 0.137459 0.184845
+        0.045951 0.036107 -0.006794 -0.004296 0.033543 -0.114630 -0.015338 0.126685
+        0.323066 0.128524 0.011052
+    """,
+    "encoded": """
+        -0.035620 0.031606 0.041919 0.067385 -0.002952 0.048016 -0.008422 -0.023062
+        0.038382 0.063557 0.008720 -0.005818 -0.064333 -0.145033 -0.102355 0.084718
+    """,
+    "compared": """
+        0.859921 0.739959 -1.360795 0.400000 0.895056 0.739959 -1.971391 0.300000
+        0.809737 0.728056 -0.860473 0.000000 0.774110 0.684208 -0.801439 0.200000
+        0.535510 0.684208 0.974534 0.200000
+    """,
+    "ranked": """
+        6.791430 1.497477 1.482242 1.021834 1.731504 1.181689 0.205736 1.861806
+        5.713326 5.622513 5.622245 5.359979 4.960457 3.330627 3.293275 3.193683
+        3.107197 3.067637 0.540000
+    """,
+}
+
+
+class Draws:
+    """Random numbers that are the same with every version of Python, because they come from `random` alone."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
+
+    def number(self, size: int) -> int:
+        """Return a number below `size`, all equally often."""
+        return int(size * self._rng.random())
+
+    def rank(self, size: int) -> int:
+        """Return a number below `size`, small ones more often."""
+        return int(size * self._rng.random() * self._rng.random())
+
+    def values(self, *shape: int) -> NDArray[np.float64]:
+        """Return multiples of 1/64 between -1 and 1."""
+        numbers = [self.number(129) - 64 for _ in range(int(np.prod(shape)))]
+        return np.array(numbers, np.float64).reshape(shape) / 64
+
+
+@cache
+def make_lines() -> tuple[str, ...]:
+    """Return six lines with letters of many kinds, and lines of made-up words, most of them of one of 13 topics."""
+    draws = Draws(1)
+    syllables = [first + second for first in "bdfgklmnprstvz" for second in "aeiou"]
+    words = []
+    for number in range(1_300):
+        places = [number, number // 70 + 11 * number, number // 70 + 3 * number][: 2 + number % 2]
+        words.append("".join(syllables[place % 70] for place in places))
+
+    lines = []
+    for _ in range(4_000):
+        topic = draws.number(13)
+        words_of_line = []
+        for _ in range(10):
+            is_of_topic = draws.number(5) > 0
+            words_of_line.append(words[13 * draws.rank(100) + topic if is_of_topic else draws.rank(1_300)])
+        lines.append(" ".join(words_of_line))
+    return (*[ANY_LETTERS] * 6, *lines)
+
+
+def make_table() -> scipy.sparse.coo_array:
+    """Return a table of amounts, in which a row has most of its cells in columns of its own group."""
+    draws = Draws(2)
+    amounts: dict[tuple[int, int], int] = {}
+    for _ in range(24_000):
+        row, column = draws.rank(2_000), draws.rank(1_100)
+        if draws.number(4):
+            column = column // 10 * 10 + row % 10
+        amounts[row, column] = 1 + draws.rank(9)
+    cells = np.array([*amounts])
+    return scipy.sparse.coo_array((np.array([*amounts.values()]), (cells[:, 0], cells[:, 1])), shape=(2_000, 1_100))
+
+
+def make_triples() -> Iterator[tuple[str, str, float]]:
+    """Yield counts with two decimals, of rows and columns in no order, some of them in several parts."""
+    draws = Draws(3)
+    for _ in range(4_000):
+        yield f"row {draws.rank(150)}", f"column {draws.rank(90)}", (1 + draws.number(300)) / 100
+
+
+@cache
+def get_matrix(name: str) -> swivel.Matrix:
+    if name == "table":
+        return swivel.import_counts(make_table())
+    if name == "triples":
+        return swivel.import_counts(list(make_triples()))
+    if name == "text, phrases":
+        return swivel.count(make_lines(), recipe="paper", phrases="word2vec")
+    return swivel.count(make_lines(), recipe=name.removeprefix("text, "))
+
+
+@cache
+def get_vectors(name: str, threads: int = 2) -> swivel.Vectors:
+    """Return vectors of a matrix: those of a text are trained with the recipe that it was counted with."""
+    options = swivel.RunOptions(threads=threads)
+    if name == "table":
+        settings = TRAINING | {"epochs": None, "sample_rows": 64}  # Several samples of zeros per block.
+        return swivel.train(get_matrix(name), recipe="table", options=options, **settings)
+    if name == "triples":
+        return swivel.train(get_matrix(name), recipe="paper", options=options, **TRAINING)
+    return swivel.train(get_matrix(name), recipe=name.removeprefix("text, "), options=options, **TRAINING)
+
+
+@cache
+def get_old_vectors() -> swivel.Vectors:
+    """Return vectors of a part of the text."""
+    return swivel.train(swivel.count(make_lines()[:KNOWN_LINES]), **TRAINING)
+
+
+def digest(*arrays: ArrayLike) -> str:
+    """Return the first 16 digits of the SHA-256 of the values of some arrays: int64 or float64, little-endian."""
+    sha = hashlib.sha256()
+    for array in map(np.asarray, arrays):
+        sha.update(array.astype("<f8" if array.dtype.kind == "f" else "<i8").tobytes())
+    return sha.hexdigest()[:16]
+
+
+def digest_labels(vocabulary: Vocabulary) -> str:
+    return hashlib.sha256("\n".join(vocabulary.tokens).encode()).hexdigest()[:16]
+
+
+def digest_matrix(matrix: swivel.Matrix) -> dict[str, str]:
+    """Return digests of the content of a matrix, which do not depend on its files, blocks and units."""
+    cells = matrix.to_scipy().tocoo()
+    order = np.lexsort((cells.col, cells.row))
+    return {
+        "row labels": digest_labels(matrix.rows),
+        "column labels": digest_labels(matrix.columns),
+        "occurrences": digest(matrix.rows.counts, matrix.columns.counts),
+        "cells": digest(cells.row[order], cells.col[order], cells.data[order]),
+        "sums": digest(matrix.row_sums, matrix.column_sums, [matrix.total]),
+    }
+
+
+def pick(*arrays: ArrayLike, count: int = 7) -> list[float]:
+    """Return elements of each array at equal distances, and the root mean square of all of its elements."""
+    numbers: list[float] = []
+    for array in arrays:
+        values = np.asarray(array, np.float64).ravel()
+        picked = values[np.arange(count) * len(values) // count]
+        numbers += [float(value) for value in (*picked, np.sqrt(np.mean(values**2)))]
+    return numbers
+
+
+def pick_sides(vectors: swivel.Vectors) -> list[float]:
+    assert vectors.columns is not None
+    return pick(vectors.rows, vectors.columns, vectors.vectors)
+
+
+def train_from_old_vectors() -> list[float]:
+    """Training that starts from other vectors; most words of the text have one."""
+    return pick_sides(swivel.train(get_matrix("text, default"), init=get_old_vectors(), **TRAINING))
+
+
+def extend_vectors() -> list[float]:
+    """Vectors of new words, without training."""
+    old = get_old_vectors()
+    vectors = swivel.extend(old, make_lines()[KNOWN_LINES:], min_count=2)
+    return pick(vectors.rows[len(old) :], vectors.vectors[len(old) :])
+
+
+def fold_in_rows(recipe: str, columns: int) -> list[float]:
+    """Vectors of rows that were not trained; with many columns, a sample of them is used."""
+    draws = Draws(4)
+    vectors = draws.values(columns, 24)
+    sums = [1.0 + draws.rank(100) for _ in range(columns)]
+    counts = np.zeros((5, columns))
+    for _ in range(200):
+        counts[draws.number(5), draws.rank(columns)] += 1 + draws.number(3)
+    config = stage_config(TrainConfig, recipe, dim=24)
+    return pick(fold_in(counts, vectors, sums, sum(sums), config, device="cpu"), count=15)
+
+
+def guess_words() -> list[float]:
+    vectors = get_vectors("text, default")
+    guesses = [vectors.guess(word) for word in ("bamo", "dekilo", "zzzz")]
+    return [*pick([guess.vector for guess in guesses], count=15), *[guess.expected_cosine for guess in guesses]]
+
+
+def encode_texts() -> list[float]:
+    """Vectors of texts of known words, of known and unknown words, and of unknown words."""
+    vectors = get_vectors("text, default")
+    lines = make_lines()
+    return pick(vectors.encode([lines[0], lines[-1], f"{lines[1]} bamo dekilo", "bamo"]), count=15)
+
+
+def compare_models() -> list[float]:
+    """How far some words changed, in units of the spread of similar words."""
+    found = swivel.compare(get_old_vectors(), get_vectors("text, default"), min_count=10)
+    changes = {word.word: word for word in found}
+    some = [changes[word] for word in sorted(changes)[:: len(changes) // 4]]
+    return [number for word in some for number in (word.cosine, word.usual, word.rank_z, word.overlap)]
+
+
+def score_columns() -> list[float]:
+    """Rankings of a known row of the table and of a new one, by the dot product and the popularity of a column."""
+    vectors = get_vectors("table")
+    recommender = swivel.Recommender(vectors, get_matrix("table"))
+    known, new = vectors.vocabulary.tokens[5], dict.fromkeys(get_matrix("table").columns.tokens[:40:3], 2.0)
+    return [
+        *pick(recommender.score(known, kind="ranking")),
+        *[found.score for row in (known, new) for found in recommender.recommend(row, 5)],
+        recommender.ranking.popularity,
+    ]
+
+
+RESULTS: dict[str, Callable[[], list[float]]] = {
+    "default": lambda: pick_sides(get_vectors("text, default")),
+    "fast": lambda: pick_sides(get_vectors("text, fast")),
+    "table": lambda: pick_sides(get_vectors("table")),
+    "paper": lambda: pick_sides(get_vectors("triples")),
+    "from old vectors": train_from_old_vectors,
+    "extended": extend_vectors,
+    "folded in": lambda: fold_in_rows("default", 300),
+    "folded in, table": lambda: fold_in_rows("table", 300),
+    "folded in, sampled": lambda: fold_in_rows("default", 9_000),
+    "guessed": guess_words,
+    "encoded": encode_texts,
+    "compared": compare_models,
+    "ranked": score_columns,
+}
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_matrix_has_the_same_content_everywhere(name: str) -> None:
+    assert digest_matrix(get_matrix(name)) == MATRICES[name]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_matrix_does_not_depend_on_threads_and_memory(threads: int) -> None:
+    matrix = swivel.count(iter(make_lines()), options=swivel.RunOptions(threads=threads, memory="20MB"))
+    assert digest_matrix(matrix) == MATRICES["text, default"]
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_numbers_are_those_of_this_file(name: str) -> None:
+    expected = np.array(NUMBERS[name].split(), np.float64)
+    found = np.array(RESULTS[name]())
+    assert found.shape == expected.shape
+
+    differences = np.abs(found - expected)
+    lines = [" ".join(f"{number:.6f}" for number in found[start : start + 8]) for start in range(0, len(found), 8)]
+    assert differences.max() <= ALLOWED, (
+        f"{name}: {(differences > ALLOWED).sum()} of {len(found)} numbers differ, by up to {differences.max():.1e}; "
+        "if that is deliberate, replace them by\n" + "\n".join(lines)
+    )
+
+
+@pytest.mark.parametrize("name", ["text, default", "text, fast", "table", "triples"])
+def test_vectors_have_the_same_bits_for_any_number_of_threads(name: str) -> None:
+    one, two = get_vectors(name, threads=1), get_vectors(name, threads=2)
+    assert one.columns is not None and two.columns is not None
+    for first, second in ((one.rows, two.rows), (one.columns, two.columns), (one.vectors, two.vectors)):
+        assert first.tobytes() == second.tobytes()
+
+
+def test_run_gives_the_bits_of_count_and_train(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(make_lines()) + "\n", encoding="utf-8")
+    vectors = swivel.run(text, tmp_path / "work", **TRAINING)
+    assert digest_matrix(swivel.open_matrix(tmp_path / "work" / "matrix")) == MATRICES["text, default"]
+    assert vectors.vectors.tobytes() == get_vectors("text, default").vectors.tobytes()
