@@ -77,9 +77,9 @@ def encode_alone(text: bytes, rules: TokenizerRules, folder: Path, piece_bytes: 
             carry = segments[-1].carry
     types = worker.types.pack()
     worker.save_types()
-    encoded = EncodedCorpus([WorkerFiles(worker.ids.path, worker.tables)], segments, memory_bytes=1 << 30)
+    encoded = EncodedCorpus([WorkerFiles(worker.path, worker.tables)], segments, memory_bytes=1 << 30)
     tokens = [types.arena[start:stop].tobytes().decode() for start, stop in itertools.pairwise(types.types[:, START])]
-    ids = open_array(worker.ids.path)
+    ids = open_array(worker.path)
     units = [[tokens[i] for i in unit if i != BREAK] for unit in np.split(ids, np.flatnonzero(ids == BREAK))]
     units = [unit for unit in units if unit]
     assert encoded.token_count == sum(map(len, units))

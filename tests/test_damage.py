@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stored import folder_of
 from swivel import vectors
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, open_matrix
@@ -55,7 +56,7 @@ def flip(file: Path, place: int) -> None:
 
 
 def test_cells_are_compared_when_the_first_is_asked_for(planted: Matrix, tmp_path: Path) -> None:
-    shutil.copytree(planted.path, tmp_path / "matrix")
+    shutil.copytree(folder_of(planted), tmp_path / "matrix")
     flip(tmp_path / "matrix" / "counts.npy", -1)
     matrix = open_matrix(tmp_path / "matrix")
     assert matrix.rows == planted.rows

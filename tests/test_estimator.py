@@ -19,10 +19,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+import swivel
 from swivel import SwivelEmbedding
 from swivel.config import TrainConfig
 from swivel.errors import ConfigError, CountsError
-from swivel.pipeline.sparse_fit import choose_unit
 
 # Checks that do not apply, with the reason. (`check_array_api_input` is skipped unless SCIPY_ARRAY_API is set.)
 EXPECTED_FAILURES: dict[str, str] = {}
@@ -120,12 +120,31 @@ def test_small_weights_stay_different_in_tables() -> None:
     np.testing.assert_allclose(embedding.row_sums_, np.log1p(counts).sum(axis=1), rtol=1e-6)
 
 
-@pytest.mark.parametrize("largest", [1e-30, 0.3, 3.5, 1e9 + 0.5, 1e15 + 0.5])
-def test_fractional_counts_keep_32_bits_of_the_largest(largest: float) -> None:
-    unit = choose_unit(np.array([largest]))
-    assert unit >= 1 and unit & (unit - 1) == 0
-    assert largest * unit < 2**32 or unit == 1
-    assert largest * unit >= 2**31 or unit == 2**52
+AMOUNTS = np.array([[5e9 + 0.5, 0.25, 40], [0.01, 3.5, 0], [2.25, 0.02, 7]])
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-9])
+def test_amounts_are_those_of_an_import(scale: float) -> None:
+    counts = AMOUNTS * scale
+    embedding = SwivelEmbedding(**QUICK, recipe="fast", epochs=1).fit(counts)
+    matrix = swivel.import_counts(counts)
+    ids = [int(label) for label in matrix.rows]
+    assert embedding.row_sums_[ids].tolist() == matrix.row_sums.tolist()
+    np.testing.assert_allclose(embedding.row_sums_, counts.sum(axis=1), rtol=1e-12)
+
+
+def test_amounts_that_an_import_refuses_are_refused() -> None:
+    with pytest.raises(CountsError, match="too small for an exact sum"):
+        SwivelEmbedding(**QUICK).fit(AMOUNTS * 1e-28)
+
+
+def test_fit_and_tune_write_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    changed = tmp_path.stat().st_mtime_ns
+    SwivelEmbedding(**QUICK, epochs=2).fit(planted_counts(1) * 0.5)
+    SwivelEmbedding(**QUICK, recipe="table", tune=True, epochs=2).fit(planted_counts(1))
+    assert tmp_path.stat().st_mtime_ns == changed  # not even a temporary file
 
 
 def test_equal_random_states_give_equal_vectors_and_different_ones_do_not() -> None:

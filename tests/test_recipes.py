@@ -20,11 +20,11 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
+from swivel.counts.transform import transform_counts
 
 import swivel
 from swivel.config import RECIPES, STAGES, TrainConfig, stage_config
 from swivel.counts.layout import choose_layout
-from swivel.counts.transform import transform_counts
 from swivel.pipeline.train import resolve_configs
 from swivel.training import plan as planning
 from swivel.training.table_settings import choose_popularity

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from stored import folder_of
 from swivel.config import CorpusConfig
 from swivel.corpus import digests as digesting
 from swivel.corpus import fingerprint_sources
@@ -108,11 +109,11 @@ def test_file_that_changed_just_before_it_was_hashed_is_read_again(text: Path, t
 @pytest.mark.parametrize("damage", [5, {"a": 1}, {"/a": {"size": "x"}}])
 def test_damaged_record_is_ignored(text: Path, tmp_path: Path, damage: Any) -> None:
     matrix = count(text, tmp_path / "matrix", min_count=1)
-    manifest = read_manifest(matrix.path)
+    manifest = read_manifest(folder_of(matrix))
     fields = {name: getattr(manifest, name) for name in ("stage", "config", "inputs", "facts", "format", "library")}
     parts = {name: {"bytes": part.bytes, "sha256": part.sha256} for name, part in manifest.parts.items()}
     facts = {**manifest.facts, SOURCES: damage}
-    (matrix.path / "manifest.json").write_bytes(seal({**fields, "parts": parts, "facts": facts}))
+    (folder_of(matrix) / "manifest.json").write_bytes(seal({**fields, "parts": parts, "facts": facts}))
     assert count(text, tmp_path / "matrix", min_count=1).shape == matrix.shape
 
 

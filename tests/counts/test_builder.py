@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 
+from stored import folder_of
 from swivel import storage
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix, shards, to_units
@@ -96,7 +97,7 @@ def test_any_order_and_memory_give_the_sums_and_the_same_bytes(
         patch.setattr(shards, "_SUM_CELLS", 4)  # so that the threads add up sums of their own
         many = build(folder / "many", halves, symmetric=symmetric, capacity=capacity, threads=2)
     assert np.array_equal(one.to_scipy().toarray(), dense)
-    assert digest(one.path) == digest(many.path)
+    assert digest(folder_of(one)) == digest(folder_of(many))
     assert np.array_equal(many.row_sums_units, dense.sum(axis=1))
     assert np.array_equal(many.column_sums_units, dense.sum(axis=0))
 

@@ -11,11 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from stored import folder_of
 from swivel import storage
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix
 from swivel.counts import layout as matrix_layout
 from swivel.counts.layout import Layout, block_count_for, block_length, choose_layout
+from swivel.counts.matrix_folder import MatrixFolder
 from swivel.errors import CountsError, DamagedFolder, StorageError, UnfinishedFolder, UnknownToken
 from swivel.storage import seal, unseal
 
@@ -275,11 +277,11 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
 
 
 def test_cells_that_are_verified_ahead_are_checked_before_they_are_used(tmp_path: Path) -> None:
-    path = build(tmp_path / "m", make_dense(5, 6)).path
+    path = folder_of(build(tmp_path / "m", make_dense(5, 6)))
     intact = open_matrix(path)
     intact.verify_ahead()
     assert intact.cells(0, 0).counts.size
-    assert intact._verifying is None
+    assert isinstance(intact._contents, MatrixFolder) and intact._contents._verifying is None
 
     damaged = path / "counts.npy"
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"\x7f")
@@ -291,7 +293,7 @@ def test_cells_that_are_verified_ahead_are_checked_before_they_are_used(tmp_path
 
 def test_a_new_matrix_has_the_labels_that_were_written(tmp_path: Path) -> None:
     matrix = build(tmp_path / "m", make_dense(5, 6))
-    again = open_matrix(matrix.path)
+    again = open_matrix(folder_of(matrix))
     assert matrix.rows.tokens == again.rows.tokens
     assert matrix.columns.tokens == again.columns.tokens
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from swivel.storage.result_folder import is_done
 
 from swivel.config import CorpusConfig
 from swivel.corpus.vocabulary import Vocabulary
@@ -27,7 +28,6 @@ from swivel.evaluation.baselines import (
 from swivel.pipeline.count import count
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SilentProgress, Task
-from swivel.storage.result_folder import is_done
 from swivel.vectors import Vectors, load
 
 GROUPS = 4

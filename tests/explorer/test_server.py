@@ -85,8 +85,7 @@ def test_the_matrix_of_the_same_run_is_found(tmp_path: Path) -> None:
 
     matrix = build_matrix(tmp_path / "run" / "matrix")
     with create_folder(tmp_path / "run" / "vectors", STAGE) as folder:
-        facts = write_contents(folder, make_vectors().contents)
-        folder.finish(config={}, inputs={"matrix": matrix.fingerprint}, facts=facts)
+        write_contents(folder, make_vectors().contents, config={}, inputs={"matrix": matrix.fingerprint})
     vector_set = open_set(tmp_path / "run")
     assert (vector_set.name, vector_set.count("king", "queen")) == ("run", 7)
     make_vectors().save(tmp_path / "other" / "vectors")
@@ -100,7 +99,7 @@ def test_a_damaged_or_foreign_matrix_beside_the_vectors_is_ignored(tmp_path: Pat
 
     build_matrix(tmp_path / "matrix")
     with create_folder(tmp_path / "vectors", STAGE) as folder:
-        folder.finish(config={}, inputs={"matrix": "another"}, facts=write_contents(folder, make_vectors().contents))
+        write_contents(folder, make_vectors().contents, config={}, inputs={"matrix": "another"})
     assert open_set(tmp_path).matrix is None
     (tmp_path / "matrix" / "manifest.json").write_text("{")
     assert open_set(tmp_path).matrix is None

@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 
 import swivel
 from message_recorder import MessageRecorder
+from stored import folder_of
 from swivel.cli import cli
 from swivel.cli.progress_bars import LogLines
 from swivel.corpus.vocabulary import Vocabulary
@@ -75,7 +76,7 @@ def section(page: str, title: str) -> str:
 
 
 def test_losses_are_those_of_the_manifest(trained: Path) -> None:
-    epochs = find_epochs(read_manifest(trained))
+    epochs = find_epochs(swivel.load(trained))
     losses = read_manifest(trained).facts["losses"]
     assert [(each.mean, each.observed, each.unobserved) for each in epochs] == [
         (loss["mean"], loss["observed"], loss["unobserved"]) for loss in losses
@@ -311,7 +312,7 @@ def test_train_writes_a_report_only_if_the_option_is_set(planted: Matrix, tmp_pa
     swivel.train(planted, tmp_path / "one", dim=2, epochs=1)
     swivel.train(planted, tmp_path / "two", dim=2, epochs=1, options=swivel.RunOptions(report=True))
     assert [(tmp_path / name / "report.html").exists() for name in ("one", "two")] == [False, True]
-    swivel.open_matrix(planted.path).verify()
+    swivel.open_matrix(folder_of(planted)).verify()
     swivel.Vectors.load(tmp_path / "two")
 
 

@@ -20,6 +20,7 @@ from safetensors.numpy import load_file, save_file
 from swivel import storage
 from swivel.config import TrainConfig
 from swivel.errors import DamagedFolder, FolderExists, StorageError, UnfinishedFolder
+from swivel.runtime.options import RunOptions
 from swivel.storage import (
     MANIFEST,
     ArrayAppender,
@@ -36,7 +37,7 @@ from swivel.storage import (
 )
 from swivel.storage import manifest as manifests
 from swivel.storage.lock import LOCK
-from swivel.storage.result_folder import folder_or_temporary
+from swivel.storage.output_folder import output_folder
 
 
 def make_folder(path: Path, *, overwrite: bool = False, value: int = 1) -> Path:
@@ -442,7 +443,8 @@ def test_missing_folder_for_temporary_files_is_a_one_line_error(monkeypatch: pyt
     monkeypatch.setattr("tempfile.tempdir", "/no/such/folder")
     with (
         pytest.raises(StorageError, match=r"^/no/such/folder.*: no such file or folder$"),
-        folder_or_temporary(None, []),
+        output_folder(None, [], RunOptions()) as output,
+        output.working(),
     ):
         pass
 

@@ -18,6 +18,7 @@ import pytest
 
 from swivel import storage
 from swivel.errors import FolderLocked, StorageError
+from swivel.runtime.options import RunOptions
 from swivel.storage import (
     FolderLock,
     create_folder,
@@ -29,7 +30,7 @@ from swivel.storage import (
 )
 from swivel.storage import lock as lock_module
 from swivel.storage.lock import LOCK, lock_file
-from swivel.storage.result_folder import folder_or_temporary, refuse_locked
+from swivel.storage.output_folder import output_folder, refuse_locked
 
 HOLDER = """
 import sys
@@ -323,7 +324,7 @@ def test_folder_that_is_being_written_is_not_swept(tmp_path: Path) -> None:
 def test_refused_writer_leaves_the_folder_of_the_other_alone(tmp_path: Path) -> None:
     out = tmp_path / "out"
     other = FolderLock(out)
-    with pytest.raises(FolderLocked), folder_or_temporary(out, []):
+    with pytest.raises(FolderLocked), output_folder(out, [], RunOptions()):
         out.mkdir()  # Another process was faster.
         other.acquire()
         (out / "theirs").touch()

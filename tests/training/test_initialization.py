@@ -26,11 +26,12 @@ from swivel.pipeline.train import train
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SilentProgress, Task
 from swivel.storage import MANIFEST, read_manifest
-from swivel.training.initialization import fewer_epochs, find_start, fingerprint_vectors, make_arrays
+from swivel.training.initialization import fewer_epochs, find_start, make_arrays
 from swivel.training.objective import Objective, loss_and_gradient
 from swivel.training.schedule import default_epochs
 from swivel.training.warm_start import add_new_words
 from swivel.vectors import Vectors, VectorTable, load
+from swivel.vectors.folder import fingerprint_contents
 
 DIM = 8
 QUICK: dict[str, Any] = {"backend": "cpu", "dtype": "float32", "zeros": "all", "block_size": 16}
@@ -136,10 +137,10 @@ def test_warm_start_takes_a_third_of_the_epochs_but_at_least_one() -> None:
 
 def test_fingerprint_depends_on_labels_rows_and_columns() -> None:
     vectors = make_vectors("tea milk")
-    assert fingerprint_vectors(vectors) == fingerprint_vectors(make_vectors("tea milk"))
+    assert fingerprint_contents(vectors.contents) == fingerprint_contents(make_vectors("tea milk").contents)
     others = [make_vectors("tea rum"), make_vectors("tea milk", seed=2)]
     others.append(Vectors(vectors.contents.rows, make_vectors("tea milk", seed=2).contents.columns, columns_per_row=1))
-    assert len({fingerprint_vectors(each) for each in (vectors, *others)}) == 4
+    assert len({fingerprint_contents(each.contents) for each in (vectors, *others)}) == 4
 
 
 # New words
@@ -294,7 +295,7 @@ def test_init_is_part_of_the_provenance(trained: Path, tmp_path: Path) -> None:
 
     assert (tmp_path / "warm" / "manifest.json").stat().st_mtime_ns == before
     assert (again.vectors == first.vectors).all()
-    assert read_manifest(tmp_path / "warm").inputs["init"] == fingerprint_vectors(old)
+    assert read_manifest(tmp_path / "warm").inputs["init"] == fingerprint_contents(old.contents)
 
     cold: dict[str, Any] = settings | {"learning_rate": 0.1, "accumulator_decay": 1.0, "updates_per_vector": 480}
     with pytest.raises(FolderExists, match="finished already from other inputs"):

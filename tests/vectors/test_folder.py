@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from swivel.config import VectorsConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, DamagedFolder, FolderExists, StorageError
-from swivel.storage import create_folder
+from swivel.storage import FolderWriter, create_folder, read_manifest
 from swivel.storage.safetensors import map_tensors
-from swivel.vectors import Vectors, VectorTable, combine, combine_vectors, load, write_vectors
+from swivel.vectors import Vectors, VectorTable, combine, combine_vectors, load
 from swivel.vectors.combine import find_main_axes
-from swivel.vectors.folder import TENSORS
+from swivel.vectors.folder import TENSORS, write_contents
 from swivel.vectors.formats.safetensors import read_tensors
 from swivel.vectors.search import scale_to_unit
 
@@ -219,9 +219,15 @@ def test_the_safetensors_library_reads_the_file(tmp_path: Path) -> None:
     assert np.array_equal(tensors["vectors"], vectors.vectors) and np.array_equal(tensors["rows"], vectors.rows)
 
 
+def write_model(folder: FolderWriter) -> dict[str, Any]:
+    """Write the model and return its facts, so that a test can write another manifest."""
+    write_contents(folder, make_model().contents)
+    return dict(read_manifest(folder.path).facts)
+
+
 def test_another_stage_may_write_vectors_with_its_own_manifest(tmp_path: Path) -> None:
     with create_folder(tmp_path, "vectors") as folder:
-        facts = write_vectors(folder, make_model())
+        facts = write_model(folder)
         folder.finish(config={"dim": 5}, inputs={"matrix": "abc"}, facts={**facts, "loss": 0.1})
     assert set(facts.pop("tensors")) == {"header", "rows", "columns", "vectors"}
     assert facts == {"rows": 7, "columns": 14, "dim": 5, "shift": 0.25, "columns_per_row": 2}
@@ -258,7 +264,7 @@ def test_a_folder_that_is_missing_unfinished_or_of_another_stage_raises_an_error
 def save_with(path: Path, parts: dict[str, Any]) -> None:
     """Save the model with some files (bytes, arrays or lines) or the facts replaced."""
     with create_folder(path, "vectors") as folder:
-        real = write_vectors(folder, make_model())
+        real = write_model(folder)
         if TENSORS in parts:
             del real["tensors"]  # as in folders of older versions
         for name, value in parts.items():
@@ -354,7 +360,7 @@ def test_a_tensor_file_without_rows_is_damage(tmp_path: Path) -> None:
 @pytest.mark.parametrize("odd", [5, None, "rows header", ["rows"], ["header"]])
 def test_odd_checksums_of_tensors_are_damage(tmp_path: Path, odd: object) -> None:
     with create_folder(tmp_path / "v", "vectors") as folder:
-        facts = write_vectors(folder, make_model())
+        facts = write_model(folder)
         folder.finish(config={}, inputs={}, facts={**facts, "tensors": odd})
     with pytest.raises(DamagedFolder, match="'tensors' in the manifest is not a JSON object"):
         load(tmp_path / "v")

@@ -159,11 +159,12 @@ def test_ngrams_are_saved_copied_and_rotated_with_the_vectors(planted: Vectors, 
 
 
 def test_a_folder_without_the_settings_of_its_ngrams_is_damaged(planted: Vectors, tmp_path: Path) -> None:
-    from swivel.storage import create_folder
+    from swivel.storage import create_folder, read_manifest
     from swivel.vectors.folder import write_contents
 
     with create_folder(tmp_path / "v", "vectors") as folder:
-        facts = write_contents(folder, planted.with_subwords().contents)
+        write_contents(folder, planted.with_subwords().contents)
+        facts = dict(read_manifest(folder.path).facts)
         del facts["subwords"]
         folder.finish(config={}, inputs={}, facts=facts)
     with pytest.raises(DamagedFolder, match="'subwords' is missing"):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -187,7 +186,7 @@ class Matrix:
         self.path = contents.path
         self.is_log = is_log
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[Callable[..., Matrix], tuple[Any, ...]]:
         """Pickle all arrays, because a folder may be gone when they are needed."""
         contents = self._contents
         in_memory = MatrixContents(
@@ -201,11 +200,18 @@ class Matrix:
             column_parts=self.column_parts,
             config=self.config,
         )
-        return _restore, (in_memory, self.is_log)
+        # What is computed from the cells must stay the same, although those of a copy may be in other blocks.
+        computed = {name: value for name, value in vars(self).items() if name == "_log_sums"}
+        if self._moved_arrays is not None:
+            computed["fingerprint"] = self.fingerprint
+        return _restore, (in_memory, self.is_log, computed)
 
     def to_memory(self) -> Matrix:
         """Return the matrix with all arrays in memory, independent of any folder."""
-        return copy.deepcopy(self) if self.path is not None else self
+        if self.path is None:
+            return self
+        restore, values = self.__reduce__()
+        return restore(*values)
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """Store the counts in a folder, which `counts.open_matrix` opens."""
@@ -431,6 +437,8 @@ def as_matrix(matrix: Any) -> Matrix:
     return matrix
 
 
-def _restore(contents: MatrixContents, is_log: bool) -> Matrix:
+def _restore(contents: MatrixContents, is_log: bool, computed: dict[str, Any]) -> Matrix:
     """Return a matrix that was pickled or copied."""
-    return Matrix(contents, is_log=is_log)
+    matrix = Matrix(contents, is_log=is_log)
+    vars(matrix).update(computed)
+    return matrix

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 
 from count_strategies import configs, corpora
+from stored import folder_of
 from swivel import storage
 from swivel.config import CountConfig
 from swivel.corpus.vocabulary import BREAK, GAP, Vocabulary
@@ -174,7 +175,7 @@ def test_files_do_not_depend_on_chunks_threads_and_capacity(tmp_path: Path, smal
     ids[50::60] = [BREAK] * len(ids[50::60])
     config = CountConfig(window=4, columns=columns)
     digests = [
-        digest(count(tmp_path / f"{number}", ids, config, chunk=chunk, threads=threads, block_cells=cells).path)
+        digest(folder_of(count(tmp_path / f"{number}", ids, config, chunk=chunk, threads=threads, block_cells=cells)))
         for number, (chunk, threads, cells) in enumerate([(10**6, 1, 1), (100, 2, 500), (7, 3, 1), (1, 1, 10)])
     ]
     assert all(other == digests[0] for other in digests[1:])
@@ -233,7 +234,7 @@ def test_a_small_memory_budget_gives_the_same_files(tmp_path: Path) -> None:
     large = count_tokens(ids, vocabulary, config, CountJob(path=tmp_path / "a", memory_bytes=1 << 30, threads=2))
     small_job = CountJob(path=tmp_path / "b", memory_bytes=18 << 20, threads=2)
     small = count_tokens(ids, vocabulary, config, small_job, progress=Listener())
-    assert digest(large.path) == digest(small.path)
+    assert digest(folder_of(large)) == digest(folder_of(small))
     assert large.fingerprint == small.fingerprint
     assert len(messages) == 1 and messages[0].startswith("about ")
 

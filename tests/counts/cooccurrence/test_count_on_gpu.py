@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from stored import folder_of
 from swivel import storage
 from swivel.config import CountConfig
 
@@ -38,12 +39,12 @@ def test_triton_writes_the_same_pairs_on_a_gpu(seed: int) -> None:
 def test_files_of_a_gpu_equal_those_of_the_cpu_within_the_budget(tmp_path: Path, columns: str, writer: str) -> None:
     ids = make_corpus(7, 1_000_000, words=20_000)
     config = CountConfig(columns=columns)
-    expected = digest(count_on_cores(tmp_path / "cores", ids, config, words=20_000).path)
+    expected = digest(folder_of(count_on_cores(tmp_path / "cores", ids, config, words=20_000)))
 
     for memory in (100 << 20, 1 << 30, 8 << 30):
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         path = tmp_path / f"{memory}"
         options = {"device": "cuda", "device_memory": memory, "writer": writer, "threads": 2, "memory_bytes": 64 << 20}
-        assert digest(count_on_device(path, ids, config, words=20_000, **options).path) == expected
+        assert digest(folder_of(count_on_device(path, ids, config, words=20_000, **options))) == expected
         assert torch.cuda.max_memory_allocated() - before <= memory

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import swivel
 from count_strategies import configs, corpora
 from device_counts import WORDS, count_on_cores, count_on_device, digest, make_corpus, make_counter, make_vocabulary
+from stored import folder_of
 from swivel import storage
 from swivel.config import CountConfig
 from swivel.corpus import BREAK, GAP
@@ -65,7 +66,7 @@ def test_files_equal_those_of_the_cpu(
         return
 
     matrix = count_on_device(folder / "device", ids, config, **options)
-    assert digest(matrix.path) == digest(expected.path)
+    assert digest(folder_of(matrix)) == digest(folder_of(expected))
     assert matrix.fingerprint == expected.fingerprint
 
 
@@ -73,13 +74,13 @@ def test_files_equal_those_of_the_cpu(
 def test_files_do_not_depend_on_the_memory_of_the_device(tmp_path: Path, small_blocks: None, columns: str) -> None:
     ids = make_corpus(1, 1_000, words=9)
     config = CountConfig(window=2, columns=columns)
-    expected = digest(count_on_cores(tmp_path / "cores", ids, config, words=9).path)
+    expected = digest(folder_of(count_on_cores(tmp_path / "cores", ids, config, words=9)))
     runs = []
 
     for memory in (12_000, 40_000, 1 << 28):
         runs.append(len(make_counter(ids, config, words=9, device_memory=memory).chunks()))
         path = tmp_path / f"{memory}"
-        assert digest(count_on_device(path, ids, config, words=9, device_memory=memory).path) == expected
+        assert digest(folder_of(count_on_device(path, ids, config, words=9, device_memory=memory))) == expected
 
     assert runs[0] == 2 and runs[-1] == 1
 
@@ -89,7 +90,7 @@ def test_groups_with_more_pairs_than_estimated_are_split(
 ) -> None:
     ids = make_corpus(2, 2_000, words=20)
     config = CountConfig(window=3)
-    expected = digest(count_on_cores(tmp_path / "cores", ids, config, words=20).path)
+    expected = digest(folder_of(count_on_cores(tmp_path / "cores", ids, config, words=20)))
     estimates = estimate_pairs(make_counter(ids, config, words=20).rules, np.ones(8, np.int64), places=ids.size)
     monkeypatch.setattr(device, "estimate_pairs", lambda *args, **named: estimates / 1_000)
     monkeypatch.setattr(device, "choose_capacity", lambda *args: 50)
@@ -100,7 +101,7 @@ def test_groups_with_more_pairs_than_estimated_are_split(
         return cells.sum_pairs(keys, counts, rules)
 
     monkeypatch.setattr(device, "sum_pairs", sum_pairs)
-    assert digest(count_on_device(tmp_path / "device", ids, config, words=20).path) == expected
+    assert digest(folder_of(count_on_device(tmp_path / "device", ids, config, words=20))) == expected
     assert len(sizes) > 100 and max(sizes) <= 50
 
 
@@ -113,7 +114,9 @@ def test_counts_past_32_bits_are_exact(tmp_path: Path, small_blocks: None, memor
     expected = 2 * sum(int(weight) * (length - distance) for distance, weight in enumerate(weights, 1))
     assert expected > 1 << 32
     assert matrix.units(0, 0)[1].tolist() == [expected]
-    assert digest(matrix.path) == digest(count_on_cores(tmp_path / "cores", [0] * length, config, words=2).path)
+    assert digest(folder_of(matrix)) == digest(
+        folder_of(count_on_cores(tmp_path / "cores", [0] * length, config, words=2))
+    )
 
 
 def test_counts_between_31_and_32_bits_and_rows_above_32767_keep_their_bits(
@@ -125,11 +128,11 @@ def test_counts_between_31_and_32_bits_and_rows_above_32767_keep_their_bits(
     rng = np.random.default_rng(4)
     ids = rng.integers(32_000, words, 2_000).astype(np.uint32)
     matrix = count_on_device(tmp_path / "device", ids, config, words=words)
-    assert digest(matrix.path) == digest(count_on_cores(tmp_path / "cores", ids, config, words=words).path)
+    assert digest(folder_of(matrix)) == digest(folder_of(count_on_cores(tmp_path / "cores", ids, config, words=words)))
     ids = np.zeros(430, np.uint32)
     matrix = count_on_device(tmp_path / "large", ids, CountConfig(window=20))
     assert 1 << 31 < matrix.units(0, 0)[1].item() < 1 << 32
-    assert digest(matrix.path) == digest(count_on_cores(tmp_path / "b", ids, CountConfig(window=20)).path)
+    assert digest(folder_of(matrix)) == digest(folder_of(count_on_cores(tmp_path / "b", ids, CountConfig(window=20))))
 
 
 @pytest.mark.parametrize("ids", [[], [0], [BREAK, GAP], [0, BREAK, 1]])
@@ -162,7 +165,7 @@ def test_a_job_on_a_device_reports_progress_and_writes_the_same_files(tmp_path: 
     vocabulary = make_vocabulary(2_100)
     job = CountJob(path=tmp_path / "a", device="cpu:0", threads=2, memory_bytes=1 << 20, device_memory=80 << 20)
     matrix = count_tokens(ids, vocabulary, config, job, progress=DeviceListener())
-    assert digest(matrix.path) == digest(count_on_cores(tmp_path / "b", ids, config, words=2_100).path)
+    assert digest(folder_of(matrix)) == digest(folder_of(count_on_cores(tmp_path / "b", ids, config, words=2_100)))
     assert (
         messages[0].startswith("about ") and messages[1] == "counting on cpu:0 with torch, using 80.0 MiB of its memory"
     )
@@ -207,7 +210,7 @@ def test_a_group_has_no_more_shards_than_fit_in_a_key(tmp_path: Path, monkeypatc
     config = CountConfig(window=3)
     assert make_counter(ids, config).rules.max_shards == 2
     matrix = count_on_device(tmp_path / "device", ids, config)
-    assert digest(matrix.path) == digest(count_on_cores(tmp_path / "cores", ids, config).path)
+    assert digest(folder_of(matrix)) == digest(folder_of(count_on_cores(tmp_path / "cores", ids, config)))
 
 
 def test_free_memory_is_the_default_budget() -> None:

@@ -314,12 +314,13 @@ def test_finished_folder_is_opened_again_and_others_are_refused(tmp_path: Path) 
     assert counts_of(again) == EXPECTED
 
 
-def test_temporary_folders_are_deleted_with_their_matrix() -> None:
+def test_an_object_is_imported_without_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("swivel.storage.npy.create_array", None)
     matrix = swivel.import_counts(TRIPLES)
-    path = matrix.path
-    assert path.exists()
-    del matrix
-    assert not path.exists()
+    assert counts_of(matrix) == EXPECTED
+    assert matrix.path is None
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_command_line_imports_and_prints_the_result(tmp_path: Path) -> None:

@@ -148,9 +148,7 @@ def test_cells_equal_those_of_the_reblocked_matrix(
 
 def test_counts_are_transformed_on_the_device(matrices: dict[bool, Matrix]) -> None:
     matrix = matrices[False]
-    raw, found = (
-        lay_out(each, (3, 3), ZeroSampling()).counts.cpu() for each in (matrix, matrix.transformed("log"))
-    )
+    raw, found = (lay_out(each, (3, 3), ZeroSampling()).counts.cpu() for each in (matrix, matrix.transformed("log")))
     torch.testing.assert_close(found, torch.log1p(raw.double()).float())
 
 

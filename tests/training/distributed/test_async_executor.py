@@ -19,6 +19,7 @@ from click.testing import CliRunner
 
 from ray_cluster import TwoNodes
 from ray_runs import Audited, Watching
+from stored import folder_of
 from swivel import RunOptions
 from swivel.cli import cli
 from swivel.config import TrainConfig
@@ -112,7 +113,7 @@ def test_a_run_moves_from_the_cluster_to_one_process_and_back_and_finds_the_grou
 def test_matrix_that_workers_cannot_open_ends_the_run_with_the_reason(
     planted: Matrix, address: str, tmp_path: Path
 ) -> None:
-    shutil.copytree(planted.path, tmp_path / "matrix")
+    shutil.copytree(folder_of(planted), tmp_path / "matrix")
     matrix = open_matrix(tmp_path / "matrix")
 
     assert matrix.row_sums.sum() == matrix.column_sums.sum() == matrix.total  # Read what the command needs,

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from step_contract import HAS_GPU
+from stored import folder_of
 from swivel.config import TrainConfig
 from swivel.counts import Matrix
 from swivel.errors import ClusterError
@@ -39,11 +40,11 @@ CONFIG = TrainConfig(dim=12, block_size=21, epochs=3, backend="cpu", weight_deca
 
 def make_setup(matrix: Matrix, config: TrainConfig = CONFIG) -> WorkerSetup:
     if config.backend != "triton":
-        return WorkerSetup(matrix.path, matrix.fingerprint, config, make_plan(matrix, config), 1, 5.0)
+        return WorkerSetup(folder_of(matrix), matrix.fingerprint, config, make_plan(matrix, config), 1, 5.0)
     pytest.importorskip("triton")
     plan = make_plan(matrix, replace(config, backend="cpu"))  # Without a GPU, kernels run in the interpreter.
     on_device = replace(plan, backend="triton", device="cuda" if HAS_GPU else "cpu", dtype="float32")
-    return WorkerSetup(matrix.path, matrix.fingerprint, config, on_device, 1, 5.0)
+    return WorkerSetup(folder_of(matrix), matrix.fingerprint, config, on_device, 1, 5.0)
 
 
 def draw(rng: np.random.Generator, *shape: int) -> np.ndarray:
