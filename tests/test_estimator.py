@@ -130,7 +130,7 @@ def test_amounts_are_those_of_an_import(scale: float) -> None:
     matrix = swivel.import_counts(counts)
     ids = [int(label) for label in matrix.rows]
     assert embedding.row_sums_[ids].tolist() == matrix.row_sums.tolist()
-    np.testing.assert_allclose(embedding.row_sums_, counts.sum(axis=1), rtol=1e-12)
+    np.testing.assert_allclose(embedding.row_sums_, counts.sum(axis=1), rtol=1e-5)
 
 
 def test_amounts_that_an_import_refuses_are_refused() -> None:
@@ -227,7 +227,7 @@ def test_temporary_folders_are_removed(tmp_path: Path, monkeypatch: pytest.Monke
         ({}, np.zeros((2, 2)), "there are no counts"),
         ({}, -np.ones((2, 2)), "Negative values in data passed to SwivelEmbedding"),
         ({}, np.full((2, 2), np.nan), "contains NaN"),
-        ({}, np.full((2, 2), 1e30), "is too large"),
+        ({}, np.full((2, 2), 1e30), "scale them"),
     ],
 )
 def test_invalid_settings_and_counts_raise_errors(settings: dict[str, Any], counts: np.ndarray, message: str) -> None:
