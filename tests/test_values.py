@@ -134,7 +134,7 @@ def test_a_run_resolves_the_settings_of_each_stage_once(tmp_path: Path, monkeypa
     constructed: Counter[str] = Counter()
     for name, stage in STAGES.items():
 
-        def count_and_check(self: Any, name: str = name, check: Any = stage.__post_init__  # type: ignore[attr-defined]) -> None:
+        def count_and_check(self: Any, name: str = name, check: Any = getattr(stage, "__post_init__")) -> None:  # noqa: B009
             constructed[name] += 1
             check(self)
 
