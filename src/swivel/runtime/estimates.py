@@ -38,7 +38,6 @@ LIBRARY_MEMORY = {
     "encoding": 170 << 20,
     "training": 296 << 20,
     "extending": 296 << 20,
-    "reproducing": 340 << 20,  # two processes
     "plotting": 64 << 20,  # matplotlib
     "recommending": 64 << 20,  # SciPy
     "drawing a map": 150 << 20,  # scikit-learn
