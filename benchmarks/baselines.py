@@ -31,18 +31,18 @@ from common import (
     write_corpus,
     write_sets,
 )
-from glove import GloveConfig, train_glove
+from experiments.glove import GloveConfig, train_glove
+from experiments.word2vec import Word2vecConfig, describe_settings, train_gensim_model, vectors_of_words
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix
 from swivel.evaluation import PAPER_ORDER, Report, evaluate, find_sets
-from swivel.evaluation.baselines import BaselineConfig, baseline_settings, train_gensim_model, vectors_of_words
 from swivel.evaluation.config import EvaluationConfig
 from swivel.evaluation.datasets import SimilaritySet
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import ForwardingProgress, Task
 from swivel.vectors import VectorTable
 
-MEASURES = ("swivel.evaluation.baselines", "swivel.evaluation")
+MEASURES = ("experiments/word2vec.py", "experiments/glove.py", "swivel.evaluation")
 
 METHODS = ("sgns", "cbow", "fasttext", "glove")
 # fastText's are those of its paper (Bojanowski et al. 2017); the others are those of the Swivel paper.
@@ -107,7 +107,7 @@ def run_gensim(
     settings = SETTINGS[method] | {"dim": arguments.dim, "buckets": arguments.buckets}
     if arguments.epochs:
         settings["epochs"] = arguments.epochs
-    config = BaselineConfig(**settings)
+    config = Word2vecConfig(**settings)
 
     clock = TrainingClock()
     options = RunOptions(threads=arguments.threads, progress=clock)
@@ -123,7 +123,7 @@ def run_gensim(
         extended,
         {
             "what": f"gensim {gensim.__version__} {type(model).__name__}",
-            "settings": baseline_settings(method, config)["baseline"],
+            "settings": describe_settings(method, config),
             "training_seconds": round(clock.seconds, 1),
         },
     )
@@ -176,11 +176,12 @@ def run_glove(
     counted = swivel.count(files, work_folder() / "baselines-glove", recipe="fast", options=options)
     counting = time.perf_counter() - started
 
-    config = GloveConfig(dim=arguments.dim, epochs=arguments.epochs or GloveConfig.epochs)
+    # The settings of Stanford's `demo.sh`, with its number of iterations for vectors of up to 300 dimensions.
+    config = GloveConfig(dim=arguments.dim, epochs=arguments.epochs or 25, x_max=10.0)
     started = time.perf_counter()
-    found, losses = train_glove(counted, config, threads=arguments.threads)
+    found, losses = train_glove(counted, config, threads=arguments.threads, progress=TrainingClock())
     return swivel.Vectors(VectorTable(matrix.rows, found)), {
-        "what": "GloVe's objective and optimizer, benchmarks/glove.py; counts by Swivel",
+        "what": "GloVe's objective and optimizer, experiments/glove.py; counts by Swivel",
         "settings": asdict(config),
         "losses": [round(loss, 6) for loss in losses],
         "counting_seconds": round(counting, 1),

@@ -37,7 +37,7 @@ import swivel
 from swivel.runtime.resources import count_cores
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT)]  # `experiments` is beside the package, not in it
 
 from claims import digest_source, find_script, find_source, read_measures, run_git  # noqa: E402
 

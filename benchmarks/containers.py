@@ -74,10 +74,6 @@ VERBS = {
     "plot map": "plot map {inputs}/vectors --layout pca -o {out}/map.html",
     "train --tune": f"train {{inputs}}/table -o {{out}}/new/tuned --tune {SMALL}",
     "recommend": "recommend {inputs}/rated user1 --matrix {inputs}/table",
-    "reproduce": (
-        "reproduce {inputs}/text.txt -o {out}/new/experiment --data {inputs}/sets --methods fast,paper --dim 4 "
-        "--min-count 2 --threads 1"
-    ),
 }
 AGE = re.compile(r", [^,\"]* ago")  # of a folder, in what `info` prints
 COMPILING = ("count", "import", "add", "train", "run", "extend", "encode", "phrases", "train --tune")
@@ -219,7 +215,7 @@ def check_setting(verb: str, setting: Setting, usual: Ended) -> str | None:
 
     warnings = ended.messages.count(NO_CACHE)
     expected = int("NUMBA_CACHE_DIR" in setting.variables and verb in COMPILING)
-    return None if warnings == expected or verb == "reproduce" else f"{warnings} warnings about the cache"
+    return None if warnings == expected else f"{warnings} warnings about the cache"
 
 
 def follows_umask(mode: int, umask: int) -> bool:

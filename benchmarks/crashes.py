@@ -1,9 +1,9 @@
 """Kills: commands that are ended at random moments, and started again until they end by themselves.
 
-`run`, `count`, `import`, `train` (every backend that a CPU has) and `reproduce` (gensim's stage with one worker) get
-SIGKILL, SIGTERM or SIGINT at a moment uniform over the duration of an undisturbed run, several times a run. Every run
-must end with files that are those of the undisturbed run, bit for bit, times apart; no finished stage may be made
-again; SIGTERM and SIGINT must be answered within 5 seconds, with the right status and one true line.
+`run`, `count`, `import` and `train` (every backend that a CPU has) get SIGKILL, SIGTERM or SIGINT at a moment uniform
+over the duration of an undisturbed run, several times a run. Every run must end with files that are those of the
+undisturbed run, bit for bit, times apart; no finished stage may be made again; SIGTERM and SIGINT must be answered
+within 5 seconds, with the right status and one true line.
 """
 
 from __future__ import annotations
@@ -31,12 +31,11 @@ MEASURES = (
     "swivel.training.checkpoint",
     "swivel.runtime.signals",
     "swivel.pipeline",
-    "swivel.pipeline.reproduce",
     "swivel.storage",
     "swivel.training.loop",
     "swivel.cli.exit",
 )
-SHARES = {"count": 5, "import": 5, "train cpu": 6, "train torch": 4, "train reference": 3, "run": 10, "reproduce": 7}
+SHARES = {"count": 5, "import": 5, "train cpu": 6, "train torch": 4, "train reference": 3, "run": 10}
 MOST_BROKEN = 5
 
 
@@ -125,7 +124,6 @@ def summarize(tally: Tally, calm: dict[str, float]) -> dict[str, Any]:
         "stages": dict(sorted(stages.items())),
         "lives": sum(outcome.lives for outcome in outcomes),
         "files_of_finished_stages_kept": sum(outcome.kept_stages for outcome in outcomes),
-        "refused_while_the_killed_parents_stage_ended": sum(outcome.refused for outcome in outcomes),
         "seconds_to_leave_median": round(leaving[len(leaving) // 2], 2) if leaving else None,
         "seconds_to_leave_longest": round(leaving[-1], 2) if leaving else None,
         "undisturbed_seconds": calm,

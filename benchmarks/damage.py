@@ -1,4 +1,4 @@
-"""Damage to every file of a matrix, a training, vectors, a run and an evaluation: found before it is used, or harmless.
+"""Damage to every file of a matrix, a training, vectors and a run: found before it is used, or harmless.
 
 Every class of byte of every file is flipped, the file is cut short, grown, emptied, removed and put in the place of
 another run's; then all that the folder holds is read, or the run goes on. That must raise an error that names the file
@@ -26,10 +26,6 @@ from common import keep, make_parser, parse_arguments, scratch_in_memory
 from swivel.config import TrainConfig
 from swivel.counts import open_matrix
 from swivel.errors import StorageError, SwivelError
-from swivel.evaluation import EvaluationConfig, read_sets
-from swivel.pipeline.reproduce.evaluations import evaluation_job, open_evaluation
-from swivel.pipeline.reproduce.stages import Stages
-from swivel.pipeline.reproduce.subprocess import run_here
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SilentProgress
 from swivel.storage.manifest import read_manifest
@@ -40,8 +36,6 @@ MEASURES = (
     "swivel.training.checkpoint",
     "swivel.storage.manifest",
     "swivel.counts",
-    "swivel.pipeline.reproduce.evaluations",
-    "swivel.pipeline.reproduce.stages",
     "swivel.storage",
     "swivel.vectors.folder",
     "swivel.corpus.vocabulary",
@@ -136,17 +130,6 @@ def use_run(path: Path) -> tuple[Any, list[str]]:
     return digest(vectors.vectors, vectors.rows, vectors.columns, vectors.vocabulary.tokens), heard.lines
 
 
-def use_experiment(path: Path) -> tuple[Any, list[str]]:
-    sets = read_sets(HOME / "sets", EvaluationConfig()).sets
-    heard = Heard()
-    job = evaluation_job(HOME / "run" / "vectors", path / "evaluation", sets, EvaluationConfig())
-    stages = Stages(path, RunOptions(threads=1, progress=heard), run_here)
-    stages.do("evaluation", job)
-    found = stages.records["evaluation"]
-    # A stage whose record is gone is done again, and has a new record of the same identity.
-    return digest(repr(open_evaluation(path / "evaluation", sets)), found.identity, found.is_finished), heard.lines
-
-
 def make_ready() -> list[Place]:
     """Make every kind of folder twice, from different text."""
     shutil.rmtree(HOME, ignore_errors=True)
@@ -155,29 +138,16 @@ def make_ready() -> list[Place]:
     for name in ("text", "other"):
         lines = [" ".join(rng.choice(WORDS, 8)) for _ in range(300)]
         (HOME / f"{name}.txt").write_text("\n".join(lines) + "\n")
-    (HOME / "sets").mkdir()
-    (HOME / "sets" / "pairs.txt").write_text(
-        "".join(f"{a}\t{b}\t{n}\n" for n, (a, b) in enumerate(zip(WORDS, WORDS[3:], strict=False)))
-    )
     for name, text in (("run", "text"), ("other", "other")):
         swivel.run(HOME / f"{text}.txt", HOME / name, options=RunOptions(threads=1, report=name == "run"), **SMALL)
-        make_experiment(HOME / name, HOME / f"experiment-{name}")
         make_training(HOME / f"training-{name}", 4 if name == "run" else 6)
     run, other = HOME / "run", HOME / "other"
     return [
-        Place("experiment", HOME / "experiment-run", HOME / "experiment-other", use_experiment),
         Place("matrix", run / "matrix", other / "matrix", use_matrix),
         Place("vectors", run / "vectors", other / "vectors", use_vectors),
         Place("training", HOME / "training-run", HOME / "training-other", use_training),
         Place("run", run, other, use_run),
     ]
-
-
-def make_experiment(run: Path, path: Path) -> None:
-    job = evaluation_job(
-        run / "vectors", path / "evaluation", read_sets(HOME / "sets", EvaluationConfig()).sets, EvaluationConfig()
-    )
-    Stages(path, RunOptions(threads=1), run_here).do("evaluation", job)
 
 
 def make_training(path: Path, steps: int) -> None:
@@ -262,7 +232,7 @@ def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--every", type=int, default=1, help="do only every n-th damage")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no case after so long")
-    parser.add_argument("--only", help="only one folder: matrix, vectors, training, run or experiment")
+    parser.add_argument("--only", help="only one folder: matrix, vectors, training or run")
     options = parse_arguments(parser, every=997)
 
     found, all_missed, shown, deadline = {}, [], {}, time.monotonic() + options.seconds

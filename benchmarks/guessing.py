@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 import swivel
 from common import keep, make_parser, parse_arguments, plain_corpus, work_folder, write_corpus, write_sets
+from experiments.word2vec import Word2vecConfig, train_gensim_model
 from swivel.config import VectorsConfig, stage_config
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.evaluation import find_sets
-from swivel.evaluation.baselines import BaselineConfig, train_gensim_model
 from swivel.evaluation.config import EvaluationConfig
 from swivel.evaluation.datasets import AnalogySet, SimilaritySet, TestSet
 from swivel.evaluation.scores import score_analogies, score_set, score_similarity
@@ -222,7 +222,7 @@ def train_fasttext(
     if not path.exists():
         settings = FASTTEXT | {"dim": arguments.dim, "buckets": 1_000 if arguments.smoke else 2_000_000}
         options = RunOptions(threads=arguments.threads)
-        model = train_gensim_model(files, words, "fasttext", BaselineConfig(**settings), options)
+        model = train_gensim_model(files, words, "fasttext", Word2vecConfig(**settings), options)
         np.save(path, np.stack([model.wv[word] for word in labels]))
     return Vectors(VectorTable(labels, np.load(path)))
 

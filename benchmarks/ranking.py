@@ -17,10 +17,18 @@ import scipy.sparse
 
 import swivel
 from common import keep, make_parser, parse_arguments, write_table
+from experiments.table_methods import (
+    METHODS,
+    Table,
+    TableSplit,
+    choose_fit,
+    fit_method,
+    fit_swivel,
+    split_in_three,
+    why_left_out,
+)
 from swivel.evaluation import RankingReport, evaluate_ranking
 from swivel.evaluation.ranking import Scores
-from swivel.evaluation.table_baselines import BASELINES, Table, TableSplit, choose_fit, split_in_three, why_left_out
-from swivel.pipeline.reproduce.table_run import fit_swivel
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT
 from swivel.vectors.ranking import ColumnRanking
@@ -29,9 +37,8 @@ MEASURES = (
     "swivel.training.table_settings",
     "swivel.vectors.ranking",
     "swivel.evaluation.ranking",
-    "swivel.evaluation.table_baselines",
+    "experiments/table_methods.py",
 )
-METHODS = ("popularity", "swivel", "tuned", "svd", "als", "ease", "item2vec")
 OPTIONS = RunOptions(progress=SILENT)
 
 
@@ -49,11 +56,7 @@ def measure_methods(split: TableSplit, dim: int, methods: Sequence[str]) -> dict
     for name in methods:
         if why_left_out(name, split.train.shape[1]) is not None:
             continue
-        if name in BASELINES:
-            candidates = BASELINES[name](split.train, dim)
-        else:
-            candidates = fit_swivel(split.train, dim, OPTIONS, tune=name == "tuned")
-        chosen = choose_fit(candidates, split)
+        chosen = choose_fit(fit_method(name, split.train, dim, OPTIONS), split)
         found[name] = {"settings": chosen.settings, **describe(chosen.report), "tried": chosen.tried}
         found[name] |= {"seconds": round(chosen.seconds, 2), "cpu_seconds": round(chosen.cpu_seconds, 2)}
         print(name, found[name], flush=True)
@@ -103,7 +106,7 @@ def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("tables", nargs="*", type=Path, metavar="TABLE")
     parser.add_argument("--dim", type=int, default=64)
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=tuple(METHODS))
     parser.add_argument("--no-new-rows", action="store_true", help="do not fold in rows that were not trained")
     arguments = parse_arguments(parser, tables=lambda folder: [write_table(folder)], dim=4)
     measured = {}

@@ -198,7 +198,7 @@ def main() -> None:
         parser.error("a table and --name, which names the result and the figure, are required")
 
     title, arguments.name = arguments.name, f"tables_{arguments.name}"
-    images = work_folder() if arguments.smoke else ROOT / "docs" / "images"
+    images = work_folder() if arguments.smoke else ROOT / "experiments" / "images"
     if arguments.draw:
         draw_result(title, json.loads((RESULTS / f"{arguments.name}.json").read_text()), images)
         return

@@ -33,8 +33,6 @@ MEASURES = (
     "swivel.pipeline.train_job",
     "swivel.storage.npy",
     "swivel.storage",
-    "swivel.pipeline.reproduce.stages",
-    "swivel.pipeline.reproduce.report",
 )
 
 

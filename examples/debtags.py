@@ -17,7 +17,7 @@ import numpy as np
 
 import swivel
 
-# All counts are 1: a cell says that a pair occurs, and nothing else. docs/tables.md has the reasons for these.
+# All counts are 1: a cell says that a pair occurs, and nothing else. experiments/tables.md has the reasons for these.
 SETTINGS: dict[str, Any] = {
     "recipe": "fast",
     "shift": -16,

@@ -12,7 +12,7 @@ from typing import Any
 
 import swivel
 
-# All counts are 1: a cell says that a pair occurs, and nothing else. docs/tables.md has the reasons for these.
+# All counts are 1: a cell says that a pair occurs, and nothing else. experiments/tables.md has the reasons for these.
 SETTINGS: dict[str, Any] = {"recipe": "fast", "shift": -8, "unseen": 3e-4, "weight_decay": 0.01, "epochs": 50}
 
 

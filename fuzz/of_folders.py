@@ -1,4 +1,4 @@
-"""Targets that are our own folders: manifests, vectors, matrices, checkpoints, plans, records of stages.
+"""Targets that are our own folders: manifests, vectors, matrices, checkpoints, plans.
 
 Checksums keep damage out; these inputs are folders whose checksums are right and whose content is not, as somebody
 could make them on purpose.
@@ -21,7 +21,6 @@ from fuzz.of_importers import NPY_WORDS
 from fuzz.of_text import JSON_WORDS
 from swivel.counts import open_matrix
 from swivel.counts.importers.importer import import_counts
-from swivel.pipeline.reproduce.stages import Record, read_records
 from swivel.storage.manifest import open_folder, read_manifest
 from swivel.training.checkpoint import Checkpoint, CheckpointStore, TrainingState
 from swivel.training.plan import read_plan
@@ -169,24 +168,10 @@ def seed_plan(folder: Path) -> Iterable[bytes]:
         yield (folder / "plan.json").read_bytes()
 
 
-def read_stages(data: bytes, folder: Path) -> None:
-    """What is known of each stage of an experiment."""
-    for name, record in read_records(put(folder, "measures.json", data)).items():
-        assert isinstance(name, str)
-        assert isinstance(record, Record)
-
-
-def seed_stages(folder: Path) -> Iterable[bytes]:
-    yield json.dumps(
-        {"stages": {"count": asdict(Record("1a", 2.5, 3, 1, True)), "train": asdict(Record("2b"))}}
-    ).encode()
-
-
 TARGETS = [
     Target("manifest", read_folder_manifest, seed_manifest, 400, words=MANIFEST_WORDS),
     Target("vectors-folder", read_vectors, seed_vectors, 150, words=TENSOR_WORDS + NPY_WORDS),
     Target("matrix-folder", read_matrix, seed_matrix, 100, words=NPY_WORDS + JSON_WORDS),
     Target("checkpoint", read_checkpoint, seed_checkpoint, 150, words=NPY_WORDS + JSON_WORDS),
     Target("plan", read_run_plan, seed_plan, 200, words=JSON_WORDS),
-    Target("stages", read_stages, seed_stages, 200, words=JSON_WORDS),
 ]

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -21,6 +21,7 @@ from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 if TYPE_CHECKING:
     from ray_cluster import TwoNodes
     from step_contract import Maker
+    from swivel.runtime.options import RunOptions
     from swivel.training.backends import Backend, StepSettings
 
 GROUPS, WORDS = 6, 60
@@ -126,6 +127,23 @@ def share_of_own_group() -> Callable[[np.ndarray], float]:
         return float((nearest % GROUPS == np.arange(WORDS)[:, None] % GROUPS).mean())
 
     return share
+
+
+@pytest.fixture(scope="module")
+def ran_stages() -> Iterator[list[str]]:
+    """The names of the stages of experiments that ran: their jobs run in this process instead of their own."""
+    from experiments import stages
+
+    names: list[str] = []
+
+    def run_here(name: str, job: stages.Job, arguments: tuple[Any, ...], options: RunOptions) -> stages.Measure:
+        names.append(name)
+        job(*arguments, options=options)
+        return stages.Measure(2.5, 1 << 20)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stages, "run_in_process", run_here)
+        yield names
 
 
 @pytest.fixture(scope="session")

@@ -33,7 +33,7 @@ LEAVE_SECONDS = 5.0  # from SIGINT or SIGTERM to the end of the process
 LIMIT_SECONDS = 300  # for a process that nobody disturbs: more is a hang
 WORDS = 300
 TIMES = ("training_seconds", "sources")  # facts of a manifest that differ from run to run
-UNLIKE = {"measures.json", "report.html", "report.md", "results.json"}  # files that tell what a run took
+UNLIKE = {"report.html"}  # files that tell what a run took
 LINE = re.compile(rf"^(interrupted|terminated); ({re.escape(RESUMES)}|{re.escape(STARTS_OVER)})$")
 STEPS = re.compile(r"^resuming after ([\d,]+) of [\d,]+ steps$", re.MULTILINE)
 SAID = {  # the last of these that was said is the stage
@@ -42,7 +42,6 @@ SAID = {  # the last of these that was said is the stage
     r"^re-blocking ": "preparing",
     r"^training [\d,]+ x ": "training",
     r": [\d,]+ (x|vectors) [^:]*$": "done",
-    r"^(matrix|vectors|evaluation) .*: (?:beginning|going on)$": "",  # its own name
     r"^the report: ": "report",
 }
 
@@ -64,12 +63,11 @@ class Case:
 
 @dataclass(slots=True)
 class Outcome:
-    """What happened to one run: each kill as (signal, stage), the seconds that leaving took, lives, refusals."""
+    """What happened to one run: each kill as (signal, stage), the seconds that leaving took, lives."""
 
     kills: list[tuple[str, str]] = field(default_factory=list)
     leaving: list[float] = field(default_factory=list)
     lives: int = 0
-    refused: int = 0
     kept_stages: int = 0  # finished before a kill, and not made again
 
 
@@ -80,18 +78,15 @@ def make_world(folder: Path, *, epochs: int = 12, lines: int = 8_000) -> list[Ca
     words = [f"word{n}" for n in range(WORDS)]
     chances = 1 / np.arange(1, WORDS + 1)
     drawn = rng.choice(WORDS, (lines, 20), p=chances / chances.sum())
-    text, triples, sets = folder / "text.txt", folder / "triples.tsv", folder / "sets"
+    text, triples = folder / "text.txt", folder / "triples.tsv"
     text.write_text("".join(" ".join(words[n] for n in line) + "\n" for line in drawn))
     cells = rng.integers(0, WORDS, (20 * lines, 2)).tolist()
     triples.write_text("".join(f"row{row}\tcolumn{column}\t{1 + row % 7}\n" for row, column in cells))
-    sets.mkdir()
-    (sets / "pairs.tsv").write_text("".join(f"word{n}\tword{n * 7 % 100}\t{n % 10}\n" for n in range(1, 90)))
     matrix, one = folder / "matrix", ("--threads", "1")
     swivel.count(str(text), matrix, options=RunOptions(threads=1))
     small = ("--dim", "16", "--block-size", "64", "--epochs", str(epochs), "--checkpoint-minutes", "0.008", *one)
     cpu = ("--backend", "cpu", "--dtype", "float32", "--epochs", str(3 * epochs))  # It is faster than the others.
     training = ("train", str(matrix), "-o", "{out}", "--no-report", *small)
-    methods = ("--data", str(sets), "--methods", "fast,sgns", "--dim", "16")
     return [
         Case("count", ("count", str(text), "-o", "{out}", *one)),
         Case("import", ("import", str(triples), "-o", "{out}", *one)),
@@ -99,7 +94,6 @@ def make_world(folder: Path, *, epochs: int = 12, lines: int = 8_000) -> list[Ca
         Case("train torch", (*training, "--backend", "torch", "--device", "cpu", "--dtype", "float32")),
         Case("train reference", (*training, "--backend", "reference")),
         Case("run", ("run", str(text), "-o", "{out}", *small, *cpu)),
-        Case("reproduce", ("reproduce", str(text), "-o", "{out}", *methods, *one)),
     ]
 
 
@@ -123,9 +117,8 @@ class Life:
         stage = "working" if self._has_lock() else "starting"
         for line in self.text().splitlines():
             for pattern, name in SAID.items():
-                found = re.search(pattern, line)
-                if found:
-                    stage = name or found[1]
+                if re.search(pattern, line):
+                    stage = name
         return stage
 
     def _has_lock(self) -> bool:
@@ -204,14 +197,6 @@ def _live(life: Life, outcome: Outcome, out: Path, rng: random.Random, until: fl
             outcome.leaving.append(took)
             _check_farewell(life, out, number, code, took)
         return code == 0
-    if (
-        code == 1 and "is writing to it; wait until it finishes" in life.text()
-    ):  # the stage of a parent that was just killed
-        outcome.refused += 1
-        if outcome.refused > 100:
-            raise Broken(f"{life.case.name}: nobody gives the lock back: {life.text()[-500:]}")
-        time.sleep(0.1)
-        return False
     if code != 0:
         raise Broken(f"{life.case.name} ended with {code}: {life.text()[-1000:]}")
     return True
@@ -275,7 +260,7 @@ def digest_output(out: Path) -> dict[str, str]:
 
 def _digest(file: Path) -> str:
     if file.name in UNLIKE:
-        return "" if file.name != "results.json" else _digest_results(file)
+        return ""
     data = file.read_bytes()
     if file.name == "manifest.json":
         data = json.dumps(_without_times(json.loads(data)), sort_keys=True).encode()
@@ -285,12 +270,6 @@ def _digest(file: Path) -> str:
 def _without_times(manifest: dict[str, Any]) -> dict[str, Any]:
     facts = {name: fact for name, fact in manifest["facts"].items() if name not in TIMES}
     return manifest | {"facts": facts, "checksum": ""}  # which is of the times, too
-
-
-def _digest_results(file: Path) -> str:
-    results = json.loads(file.read_text())
-    scores = [[method["name"], method["scores"]] for method in results["methods"]]
-    return hashlib.sha256(json.dumps(scores, sort_keys=True).encode()).hexdigest()
 
 
 def differing(found: dict[str, str], expected: dict[str, str]) -> Iterator[str]:

@@ -27,7 +27,6 @@ MADE_BEFORE = {
     "evaluate.md": ("work", "other"),
     "explore.md": ("work",),
     "export.md": ("work",),
-    "reproduce.md": ("work", "other", "experiment"),
     "texts.md": ("work",),
     "vectors.md": ("work",),
 }
@@ -56,7 +55,6 @@ def write_world(home: Path) -> None:
     for name, seed in {"work": 1, "other": 2}.items():
         swivel.run(home / "corpus.txt", home / name, recipe="fast", dim=8, epochs=3, seed=seed)
     swivel.export(swivel.load(home / "work"), home / "glove.6B.300d.txt", format="glove")
-    shutil.copytree(home / "work" / "matrix", home / "experiment" / "matrices" / "symmetric-sentence")
     make_spelled().save(home / "spelled" / "vectors")
 
 
@@ -116,7 +114,7 @@ def write_sets(folder: Path) -> None:
 
 def copy_world(world: Path, page: str, target: Path) -> None:
     """Copy all files, and the folders that a page expects to exist."""
-    missing = {"work", "other", "experiment", "spelled"} - set(MADE_BEFORE.get(page, ()))
+    missing = {"work", "other", "spelled"} - set(MADE_BEFORE.get(page, ()))
     shutil.copytree(world, target, ignore=lambda folder, _: missing if Path(folder) == world else ())
     if page == "guess.md":  # It needs vectors with n-grams.
         shutil.copytree(world / "spelled", target / "work")

@@ -50,8 +50,7 @@ KNOWN_TO = {
     "triton": {"training", "counts"},
     "ray": {"runtime", "counts", "training"},
     "fsspec": {"corpus"},
-    "gensim": {"evaluation", "vectors"},
-    "implicit": {"evaluation"},
+    "gensim": {"vectors"},
     "matplotlib": {"reports"},
     "pooch": {"evaluation"},
     "sklearn": {"estimator", "evaluation", "explorer"},
@@ -81,7 +80,6 @@ WRITERS |= {
 # `replace` and `remove` are also methods of texts and lists, `save` of our own classes.
 ONLY_OF_MODULES = {"remove": {"os"}, "move": {"shutil"}, "save": {"np", "numpy", "torch"}, "rename": {"os"}}
 WRITING_FLAGS = {"O_WRONLY", "O_RDWR", "O_CREAT", "O_APPEND", "O_TRUNC"}
-OUR_WRITERS = {"folder", "_folder", "writer"}  # a `storage.FolderWriter`, which has methods of the same names
 
 
 def package_of(file: Path) -> str:
@@ -147,7 +145,7 @@ def writing_calls(tree: ast.AST) -> Iterator[int]:
         owner = last_name(node.func.value) if isinstance(node.func, ast.Attribute) else ""
         if name == "open" and opens_for_writing(node):
             yield node.lineno
-        if name in WRITERS and owner not in OUR_WRITERS and owner in ONLY_OF_MODULES.get(name, {owner}):
+        if name in WRITERS and owner in ONLY_OF_MODULES.get(name, {owner}):
             yield node.lineno
 
 
@@ -277,7 +275,7 @@ def test_writing_is_recognized(code: str) -> None:
         "text.replace('w', 'a')",
         "names.remove('w')",
         "vectors.save(path)",
-        "folder.write_bytes('part', data)",
+        "folder.write_array('part', data)",
         "os.open(path, os.O_RDONLY)",
         "os.open(os.devnull, os.O_WRONLY)",
         "codecs.open(path, encoding='utf-8')",

@@ -23,7 +23,6 @@ SLOW = {
     "kills": "starts a Ray cluster of two nodes",
     "limits": "starts commands in control groups",
     "long_run": "trains with a checkpoint after every step",
-    "reproduce": "starts a process for every stage of the experiment",
     "rotation": "starts three processes that train",
     "scale": "starts Ray twice",
     "wheels": "builds the package",

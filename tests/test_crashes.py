@@ -57,7 +57,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
         ("train cpu", 1),
         pytest.param("import", 2, marks=pytest.mark.slow),
         pytest.param("run", 4, marks=pytest.mark.slow),
-        pytest.param("reproduce", 4, marks=pytest.mark.slow),
     ],
 )
 def test_killed_command_ends_with_the_bits_of_an_undisturbed_one(
@@ -149,8 +148,6 @@ def parse(*arguments: str) -> click.Context:
         (["run", "t", "-o", "{}"], "matrix/manifest.json", RESUMES),
         (["run", "t", "-o", "{}", "--traceback"], "vectors/checkpoint-1/manifest.json", RESUMES),
         (["import", "t", "-o", "{}"], "manifest.json", RESUMES),
-        (["reproduce", "t", "-o", "{}"], "matrices/a/manifest.json", RESUMES),
-        (["reproduce", "t", "-o", "{}"], "vectors/a/checkpoint-1/manifest.json", RESUMES),
         (["count", "-", "-o", "{}"], "manifest.json", COMPLETE),
         (["import", "-", "-o", "{}"], "manifest.json", COMPLETE),
         (["run", "-", "-o", "{}"], "matrix/rows.txt", STARTS_OVER),
@@ -237,7 +234,6 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "train run/matrix -o out",
         "run text.txt -o out",
         "extend run/vectors new.txt -o out --min-count 1",
-        "reproduce text.txt -o out --data sets --methods fast --min-count 1",
         "export run/vectors out --format swivel",
     ],
     ids=lambda arguments: str(arguments).split()[0],

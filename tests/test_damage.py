@@ -31,22 +31,12 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> list[damage.Place]:
     return damage.make_ready()
 
 
-@pytest.mark.parametrize("name", ["matrix", "vectors", "training", "run", "experiment"])
+@pytest.mark.parametrize("name", ["matrix", "vectors", "training", "run"])
 def test_damage_is_found_or_harmless(places: list[damage.Place], name: str) -> None:
     place = next(each for each in places if each.name == name)
     counts, missed, _ = damage.run_place(place, 401 if name == "training" else 97)
     assert missed == []
     assert sum(counts.values()) > 10
-
-
-def test_an_evaluation_whose_record_is_lost_is_not_made_again(places: list[damage.Place], tmp_path: Path) -> None:
-    place = next(each for each in places if each.name == "experiment")
-    shutil.copytree(place.path, tmp_path / "copy")
-    manifest = tmp_path / "copy" / "evaluation" / MANIFEST
-    before = manifest.stat().st_ino
-    (tmp_path / "copy" / "measures.json").unlink()
-    place.use(tmp_path / "copy")
-    assert manifest.stat().st_ino == before
 
 
 def flip(file: Path, place: int) -> None:

@@ -201,6 +201,19 @@ def test_extras_that_pages_name_are_there() -> None:
             assert set(named.split(",")) <= set(extras), page.name
 
 
+OUTSIDE_THE_SITE = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "experiments").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", OUTSIDE_THE_SITE, ids=lambda page: page.name)
+def test_links_of_pages_outside_the_site_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        assert target.exists(), link
+        headings = re.findall(r"^#+ (.+)$", target.read_text(encoding="utf-8"), re.M) if anchor else []
+        assert anchor in ("", *(re.sub(r"[^\w\- ]", "", each).lower().replace(" ", "-") for each in headings)), link
+
+
 def test_the_api_page_has_every_public_name() -> None:
     page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     assert {f"::: swivel.{name}" for name in swivel.__all__ if name != "__version__"} <= set(page.splitlines())

@@ -1,4 +1,4 @@
-"""Every example in a docstring of the package runs and prints what it says."""
+"""Every example in a docstring of the package and of the experiments runs and prints what it says."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ import pytest
 
 import swivel
 
-PACKAGE = Path(swivel.__file__).parent
+PACKAGES = (Path(swivel.__file__).parent, Path(__file__).parent.parent / "experiments")
 
 
 def find_modules_with_examples() -> list[str]:
     """Return the names of the modules and packages whose source contains an example, without importing them."""
-    files = [file for file in sorted(PACKAGE.rglob("*.py")) if ">>> " in file.read_text(encoding="utf-8")]
-    names = [".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts) for file in files]
+    names = []
+    for package in PACKAGES:
+        files = [file for file in sorted(package.rglob("*.py")) if ">>> " in file.read_text(encoding="utf-8")]
+        names += [".".join(file.relative_to(package.parent).with_suffix("").parts) for file in files]
     return [name.removesuffix(".__init__") for name in names]
 
 

@@ -132,11 +132,12 @@ def test_saved_vectors_know_their_matrix(tmp_path: Path) -> None:
 
 def test_a_run_resolves_the_settings_of_each_stage_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     constructed: Counter[str] = Counter()
+    checks = {name: vars(stage)["__post_init__"] for name, stage in STAGES.items()}
     for name, stage in STAGES.items():
 
-        def count_and_check(self: Any, name: str = name, check: Any = getattr(stage, "__post_init__")) -> None:  # noqa: B009
+        def count_and_check(self: Any, name: str = name) -> None:
             constructed[name] += 1
-            check(self)
+            checks[name](self)
 
         monkeypatch.setattr(stage, "__post_init__", count_and_check)
     swivel.run(TEXT, tmp_path / "run", min_count=1, **QUICK)

@@ -104,7 +104,7 @@ def changed_files(commit: str) -> tuple[Path, ...] | None:
 
 @cache
 def untracked_files() -> str:
-    return run_git("ls-files", "--others", "--exclude-standard", "--", "src") or ""
+    return run_git("ls-files", "--others", "--exclude-standard", "--", "src", "experiments") or ""
 
 
 def find_changes(data: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Writes the tables of the README and the docs from the files in `benchmarks/results` (`make figures`).
+"""Writes the tables of the README, docs and experiments from the files in `benchmarks/results` (`make figures`).
 
 A table stands between `<!-- figures: NAME -->` and `<!-- /figures -->` in a Markdown file and is made by the function
 of that name in `TABLES`. With `--check` nothing is written, and the exit status is 1 if a file differs.
@@ -384,7 +384,6 @@ def fault_tests() -> str:
 
     found = {
         "crash_points": ("killed before, in and after every file operation", read_result("crash_points")["passed"]),
-        "crash_points_reproduce": ("the same, `reproduce`", read_result("crash_points_reproduce")["passed"]),
         "crashes": ("killed or interrupted at random moments", killed),
         "kills": ("workers, servers and commands of a cluster killed", on_cluster),
         "write_failures": ("every write failing in turn", read_result("write_failures")["passed"]),
@@ -578,7 +577,7 @@ def fill(text: str) -> str:
 
 def documents() -> list[Path]:
     """Return the Markdown files that may have tables."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "experiments").glob("*.md"))]
 
 
 def main() -> int:

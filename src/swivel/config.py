@@ -357,7 +357,7 @@ STAGES = {
     "vectors": VectorsConfig,
 }
 
-# Accumulators that forget learn as much in 288 updates as Adagrad in 480 (docs/experiments.md).
+# Accumulators that forget learn as much in 288 updates as Adagrad in 480 (experiments/notes.md).
 _QUICK = {"learning_rate": 0.09, "accumulator_decay": 0.9, "updates_per_vector": 288}
 # A warm start needs accumulators that remember: they keep known vectors near their old values.
 WARM_START: Mapping[str, Any] = {"learning_rate": 0.1, "accumulator_decay": 1.0, "updates_per_vector": 480}

@@ -19,26 +19,18 @@ from matplotlib.figure import Figure
 from swivel.cli import cli
 from swivel.cli.plot import split_name
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.counts import Matrix
 from swivel.errors import ConfigError, MissingExtra, StorageError
 from swivel.evaluation import AnalogyResult, AnalogySet, summarize_answers
 from swivel.reports.plots import (
     Curve,
     Point,
-    choose_rare_words,
     draw_figure,
-    find_rare_neighbors,
     make_curves,
-    plot_block,
     plot_differences,
     plot_frequency,
-    plot_losses,
     save_figure,
 )
-from swivel.reports.plots.block import frequency_corner, interleaved_block, shrink
-from swivel.reports.plots.loss_function import COUNTS, TARGET, losses_of
 from swivel.reports.plots.style import COLORS, INK, spread_labels
-from swivel.training.objective import Objective
 from swivel.vectors import Vectors, VectorTable
 
 
@@ -47,66 +39,12 @@ def curve(name: str, *heights: float, spread: float = 0.05) -> Curve:
     return Curve(name, tuple(points))
 
 
+def plot_one() -> Figure:
+    return plot_frequency([curve("ours", 0.3, 0.6)])
+
+
 def texts_of(figure: Figure) -> list[str]:
     return [text.get_text() for axes in figure.axes for text in axes.texts]
-
-
-@pytest.mark.parametrize("count", [0.1, 1.0, 50.0])
-def test_loss_of_an_observed_cell_is_the_weighted_squared_error(count: float) -> None:
-    at = np.array([-3.0, 0.0, TARGET, 5.5])
-    confidence = 0.1 + 0.25 * count**0.5
-    assert np.allclose(losses_of(count, at, Objective()), 0.5 * confidence * (at - TARGET) ** 2, atol=1e-12)
-
-
-@pytest.mark.parametrize("unseen", [1.0, 0.5])
-def test_loss_of_an_unobserved_cell_is_the_soft_hinge(unseen: float) -> None:
-    at = np.array([-3.0, 0.0, TARGET, 5.5])
-    assert np.allclose(losses_of(0.0, at, Objective(unseen=unseen)), np.log1p(np.exp(at - TARGET)), atol=1e-12)
-
-
-def test_losses_have_a_labeled_curve_for_every_count_and_one_for_none() -> None:
-    figure = plot_losses()
-    assert len(figure.axes[0].lines) == 1 + len(COUNTS) + 1  # and the line of the target
-    assert {"seen, x = 1", "x = 10", "x = 100", "never seen", "target"} == set(texts_of(figure))
-
-
-@pytest.mark.parametrize("blocks", [(1, 1), (4, 4), (3, 5)])
-def test_both_panels_of_the_block_figure_are_parts_of_the_matrix(
-    planted: Matrix, tmp_path: Path, blocks: tuple[int, int]
-) -> None:
-    matrix = planted.reblocked(*blocks, scratch=tmp_path)
-    whole = planted.to_scipy().toarray()
-    block = interleaved_block(matrix)
-    assert np.array_equal(block, whole[:: blocks[0], :: blocks[1]])
-    rows, columns = block.shape
-    assert np.array_equal(frequency_corner(matrix, rows, columns), whole[:rows, :columns])
-
-
-def test_corner_may_be_smaller_than_the_number_of_blocks(planted: Matrix, tmp_path: Path) -> None:
-    matrix = planted.reblocked(20, 20, scratch=tmp_path)
-    assert np.array_equal(frequency_corner(matrix, 3, 2), planted.to_scipy().toarray()[:3, :2])
-
-
-def test_block_figure_has_two_panels(planted: Matrix, tmp_path: Path) -> None:
-    figure = plot_block(planted.reblocked(2, 2, scratch=tmp_path))
-    left, right = (np.asarray(axes.images[0].get_array()) for axes in figure.axes[:2])
-    whole = np.log1p(planted.to_scipy().toarray())
-
-    assert np.allclose(left, whole[:31, :31])
-    assert np.allclose(right, whole[::2, ::2])
-    assert [axes.get_title("left") for axes in figure.axes[:2]] == [
-        "sorted by frequency: the first 31 × 31",
-        "interleaved: one block of 31 × 31",
-    ]
-
-
-def test_shrinking_takes_means_and_cuts_off_the_remainder() -> None:
-    picture = np.arange(35.0).reshape(5, 7)
-    small = shrink(picture, 3)
-    assert small.shape == (1, 2)
-    assert small[0].tolist() == [picture[:3, :3].mean(), picture[:3, 3:6].mean()]
-    assert shrink(picture, 10) is not picture
-    assert np.array_equal(shrink(picture, 10), picture)
 
 
 def test_curves_are_drawn_with_their_values_and_names() -> None:
@@ -160,9 +98,9 @@ def test_labels_that_are_far_apart_do_not_move() -> None:
 
 
 def test_figures_are_the_same_bytes_every_time_and_without_a_date() -> None:
-    assert draw_figure(plot_losses(), "png") == draw_figure(plot_losses(), "png")
-    svg = draw_figure(plot_losses(), "svg")
-    assert svg == draw_figure(plot_losses(), "svg")
+    assert draw_figure(plot_one(), "png") == draw_figure(plot_one(), "png")
+    svg = draw_figure(plot_one(), "svg")
+    assert svg == draw_figure(plot_one(), "svg")
     assert b"<dc:date>" not in svg
     assert INK.encode() in svg
 
@@ -170,34 +108,34 @@ def test_figures_are_the_same_bytes_every_time_and_without_a_date() -> None:
 def test_drawing_does_not_change_matplotlib_settings_or_import_pyplot() -> None:
     around: dict[Any, Any] = {"font.size": 30.0, "text.color": "red", "svg.hashsalt": None, "axes.linewidth": 5.0}
     with matplotlib.rc_context(around):
-        png = draw_figure(plot_losses(), "png")
+        png = draw_figure(plot_one(), "png")
         assert {name: matplotlib.rcParams[name] for name in around} == around
-    assert png == draw_figure(plot_losses(), "png")
+    assert png == draw_figure(plot_one(), "png")
     assert "matplotlib.pyplot" not in sys.modules
 
 
 def test_the_file_extension_chooses_the_format(tmp_path: Path) -> None:
-    figure = plot_losses()
-    save_figure(figure, tmp_path / "deep" / "loss.PNG")
-    save_figure(figure, str(tmp_path / "loss.svg"))
+    figure = plot_one()
+    save_figure(figure, tmp_path / "deep" / "curve.PNG")
+    save_figure(figure, str(tmp_path / "curve.svg"))
 
-    assert (tmp_path / "deep" / "loss.PNG").read_bytes().startswith(b"\x89PNG")
-    assert b"<svg" in (tmp_path / "loss.svg").read_bytes()
-    save_figure(figure, tmp_path / "loss.pdf")
-    assert (tmp_path / "loss.pdf").read_bytes().startswith(b"%PDF")
-    with pytest.raises(ConfigError, match=r"loss\.jpg: figures are written as \.png, \.svg or \.pdf"):
-        save_figure(figure, tmp_path / "loss.jpg")
+    assert (tmp_path / "deep" / "curve.PNG").read_bytes().startswith(b"\x89PNG")
+    assert b"<svg" in (tmp_path / "curve.svg").read_bytes()
+    save_figure(figure, tmp_path / "curve.pdf")
+    assert (tmp_path / "curve.pdf").read_bytes().startswith(b"%PDF")
+    with pytest.raises(ConfigError, match=r"curve\.jpg: figures are written as \.png, \.svg or \.pdf"):
+        save_figure(figure, tmp_path / "curve.jpg")
 
     (tmp_path / "file").touch()
 
     with pytest.raises(StorageError, match="file"):
-        save_figure(figure, tmp_path / "file" / "loss.png")
+        save_figure(figure, tmp_path / "file" / "curve.png")
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingExtra, match=re.escape("plots need matplotlib: pip install 'swivel-embeddings[plot]'")):
-        plot_losses()
+        plot_one()
 
 
 def answered(name: str, words: str, is_right: list[bool], copies: int = 100) -> AnalogyResult:
@@ -225,41 +163,8 @@ def test_there_are_no_curves_for_too_few_questions(counts: dict[str, int]) -> No
     assert make_curves({"ours": []}, counts) == ((), ())
 
 
-def test_rare_words_are_the_papers_and_some_of_the_rarest() -> None:
-    words = ["tuxedoes", *(f"word{'abcdefghij'[n % 10]}{'klmnopqrst'[n // 10]}" for n in range(99))]
-    chosen = choose_rare_words(Vocabulary(words), count=3)
-    assert chosen == ("tuxedoes", words[80], words[90], words[99])
-    assert choose_rare_words(Vocabulary(["1984", "a's", "Ünter"])) == ()
-    assert choose_rare_words(Vocabulary(["и", "в", "на", "с", "сапожник"]), count=1) == ("сапожник",)
-
-
-def test_rare_words_have_neighbors_by_method() -> None:
-    words = Vocabulary(["near", "far", "chigger"], [9, 8, 2])
-    table = np.array([[1, 0.1], [0, 1], [1, 0]], np.float32)
-    first, second = Vectors(VectorTable(words, table)), Vectors(VectorTable(Vocabulary(["near", "far"]), table[:2]))
-    rare = find_rare_neighbors({"first": first, "second": second}, ("chigger",), words, count=2)
-    assert rare.counts == (2,)
-    assert rare.neighbors == {"first": (("near", "far"),), "second": ((),)}
-
-
-@pytest.mark.parametrize("ending", ["png", "svg"])
-def test_plot_loss_writes_a_picture(tmp_path: Path, ending: str) -> None:
-    file = tmp_path / f"loss.{ending}"
-    done = CliRunner().invoke(cli, ["plot", "loss", "-o", str(file)])
-    assert (done.exit_code, done.output) == (0, f"{file}\n")
-    assert file.stat().st_size > 1000
-
-
-def test_plot_block_draws_a_matrix(planted: Matrix, tmp_path: Path) -> None:
-    file = tmp_path / "block.png"
-    done = CliRunner().invoke(cli, ["plot", "block", str(planted.path), "-o", str(file), "--json"])
-    assert (done.exit_code, done.output) == (0, f'{{"figure": "{file}"}}\n')
-    assert file.read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize("arguments", [["loss"], ["block", "nowhere"], ["frequency", "nowhere"]])
-def test_a_wrong_file_extension_is_rejected_before_any_work(arguments: list[str], tmp_path: Path) -> None:
-    done = CliRunner().invoke(cli, ["plot", *arguments, "-o", str(tmp_path / "x.jpg")])
+def test_a_wrong_file_extension_is_rejected_before_any_work(tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["plot", "frequency", "nowhere", "-o", str(tmp_path / "x.jpg")])
     assert isinstance(done.exception, ConfigError)
     assert "figures are written as .png, .svg or .pdf" in str(done.exception)
 

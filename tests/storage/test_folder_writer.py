@@ -132,7 +132,7 @@ def test_overwriting_removes_the_old_parts_and_nothing_else(tmp_path: Path) -> N
     make_folder(tmp_path)
     (tmp_path / "notes.txt").write_text("unrelated")
     with create_folder(tmp_path, "example", overwrite=True) as folder:
-        folder.write_bytes("new.txt", b"new")
+        folder.write_lines("new.txt", ["new"])
         assert names(tmp_path) == [LOCK, "new.txt", "notes.txt"]
         folder.finish(config={}, inputs={}, facts={})
 
@@ -211,7 +211,7 @@ def test_folder_is_incomplete_if_its_manifest_cannot_be_flushed(
         pytest.raises(StorageError, match="Input/output error"),
         create_folder(tmp_path / "new", "example") as folder,
     ):
-        folder.write_bytes("part", b"x")
+        folder.write_lines("part", ["x"])
         folder.finish(config={}, inputs={}, facts={})
     assert not (tmp_path / "new").exists()
 
@@ -323,7 +323,7 @@ def test_changed_byte_is_found_on_verifying(tmp_path: Path) -> None:
 
 def test_text_that_is_not_utf8_raises_damaged_folder(tmp_path: Path) -> None:
     with create_folder(tmp_path, "example") as writer:
-        writer.write_bytes("words.txt", b"\xff\xfe\xfd\n\n\n\n\n")
+        writer.write_array("words.txt", np.arange(3))  # begins with a byte that no UTF-8 has
         writer.finish(config={}, inputs={}, facts={})
     with pytest.raises(DamagedFolder, match=r"words\.txt: not valid UTF-8"):
         open_folder(tmp_path, "example").lines("words.txt")

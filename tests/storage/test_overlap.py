@@ -40,9 +40,7 @@ def test_result_folders_are_recognized_finished_or_not(tmp_path: Path) -> None:
         assert is_own_folder(scratch)
 
 
-@pytest.mark.parametrize(
-    "name", ["manifest.json", "plan.json", "measures.json", "lock", "report.html", "scratch-notes"]
-)
+@pytest.mark.parametrize("name", ["manifest.json", "plan.json", "lock", "report.html", "scratch-notes"])
 def test_files_of_other_tools_are_not_taken_for_results(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text('{"name": "a web page", "version": 2}')
     assert not is_own_folder(tmp_path)
@@ -127,8 +125,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "export run run/vectors/vectors.safetensors",
         "export run.txt run.txt --format glove",
         "compare run run -o run/vectors/manifest.json",
-        "plot block figure.svg -o figure.svg",
-        "reproduce text.txt -o run --vectors old=run/vectors --methods fast --data run/evaluation",
+        "plot frequency run/vectors --data figure.svg -o figure.svg",
     ],
 )
 def test_every_verb_refuses_to_replace_its_input(

@@ -175,7 +175,7 @@ def test_leftovers_of_other_machines_are_removed_after_a_day_with_the_lock_of_th
 
 def test_sweeping_a_complete_folder_removes_everything_but_its_files(tmp_path: Path) -> None:
     with create_folder(tmp_path, "example") as folder:
-        folder.write_bytes("part", b"x")
+        folder.write_lines("part", ["x"])
         folder.finish(config={}, inputs={}, facts={})
     leave(tmp_path, pid=dead_process())
     write_file(tmp_path / "checkpoint-1" / "rows.npy", b"x")
@@ -198,7 +198,7 @@ def test_everything_that_is_written_follows_the_umask(tmp_path: Path, umask: int
     write_file(home / "file", b"x")
     write_arrays(home / "arrays.npz", {"n": np.arange(3)})
     with create_folder(home / "result", "example") as folder:
-        folder.write_bytes("bytes", b"x")
+        folder.write_lines("lines", ["x"])
         folder.write_array("array.npy", np.arange(3))
         folder.write_tensors("tensors.safetensors", {"a": np.ones((2, 2), np.float32)})
         assert (home / "result" / "lock").stat().st_mode & 0o777 == 0o666 & ~umask

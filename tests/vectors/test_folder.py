@@ -271,7 +271,8 @@ def save_with(path: Path, parts: dict[str, Any]) -> None:
             if name == "facts":
                 real = value
             elif isinstance(value, bytes):
-                folder.write_bytes(name, value)
+                with folder._create_part(name) as file:
+                    file.write(value)
             elif isinstance(value, np.ndarray):
                 folder.write_array(name, value)
             else:

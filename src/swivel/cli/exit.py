@@ -29,13 +29,11 @@ TUNING = "tuning.json"  # as in `swivel.pipeline.tune`
 FINISHED = {
     **dict.fromkeys(("count", "import", "add", "extend", "train"), ("",)),
     **dict.fromkeys(("run", "demo"), ("matrix", "vectors")),
-    "reproduce": ("corpus", "matrices/*", "vectors/*", "evaluation/*", "matrix", "methods/*"),
 }
 CHECKPOINTS = {
     "train": "checkpoint-*",
     "run": "vectors/checkpoint-*",
     "demo": "vectors/checkpoint-*",
-    "reproduce": "vectors/*/checkpoint-*",
 }
 
 

@@ -63,8 +63,7 @@ SECTIONS = {
     "Check them": {
         "evaluate": ("evaluate", "Word similarity and analogies; held-out cells."),
         "compare": ("compare", "Which words differ most between two models."),
-        "plot": ("plot", "Figures of a run and of the paper, PNG or SVG."),
-        "reproduce": ("reproduce", "Methods compared on your text or table; resumes."),
+        "plot": ("plot", "A map of words, and figures of a run."),
     },
     "Files and shell": {
         "info": ("main", "What a folder holds, or what this machine offers."),

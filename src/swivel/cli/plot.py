@@ -1,4 +1,4 @@
-"""`swivel plot`: a map of words, figures of a run (epochs, norms, fit) and of the paper (loss, block, frequency)."""
+"""`swivel plot`: a map of words, figures of a run (epochs, norms, fit), and accuracy by frequency."""
 
 from __future__ import annotations
 
@@ -27,14 +27,11 @@ from swivel.vectors.trained_matrix import find_matrix
 
 run_argument = click.argument("vectors", metavar="RUN")
 output_file = output_option("picture to write: .png, .svg or .pdf", metavar="FILE")
-data_option = click.option(
-    "--data", metavar="DIR", help="folder of test sets  [default: the paper's eight, from the cache]"
-)
 
 
 @cli.group()
 def plot() -> None:
-    """Draw a map of words, or a figure of a run (epochs, norms, fit) or of the paper (loss, block, frequency)."""
+    """Draw a map of words, a figure of a run (epochs, norms, fit), or the accuracy by frequency."""
 
 
 def draw(output: str, inputs: Iterable[str | Path], make: Callable[[], Any]) -> None:
@@ -95,25 +92,10 @@ def fit(vectors: str, matrix: str | None, output: str, options: RunOptions) -> N
     draw(output, [find_vectors(vectors), *([matrix] if matrix else [])], make)
 
 
-@plot.command(cls=Command, short_help="The two losses against the prediction.")
-@output_file
-def loss(output: str, options: RunOptions) -> None:
-    """Plot the loss of a cell against its prediction, for several counts and for an unobserved cell."""
-    draw(output, [], plots.plot_losses)
-
-
-@plot.command(cls=Command, short_help="A block before and after interleaving.")
-@click.argument("matrix")
-@output_file
-def block(matrix: str, output: str, options: RunOptions) -> None:
-    """Plot a corner of MATRIX, sorted by frequency, beside one of its interleaved blocks."""
-    draw(output, [matrix], lambda: plots.plot_block(open_matrix(matrix)))
-
-
 @plot.command(cls=Command, short_help="Accuracy of analogies against frequency.")
 @click.argument("vectors", nargs=-1, required=True, metavar="VECTORS...")
 @output_file
-@data_option
+@click.option("--data", metavar="DIR", help="folder of test sets  [default: the paper's eight, from the cache]")
 @click.option("--differences", is_flag=True, help="draw the first minus each other one, bucket by bucket")
 def frequency(vectors: tuple[str, ...], output: str, data: str | None, differences: bool, options: RunOptions) -> None:
     """Plot the accuracy of analogies against the mean frequency of their words, one curve per VECTORS or NAME=VECTORS.

@@ -67,16 +67,6 @@ def share_interval(right: int, items: int, *, draws: int = DRAWS) -> Interval | 
     return percentile_interval(np.random.default_rng(SEED).binomial(items, right / items, draws) / items)
 
 
-def draw_means(values: Doubles, *, draws: int = DRAWS, seed: int = SEED) -> Doubles:
-    """Return the means (draws, columns) of the columns of `values` over resamplings of its rows.
-
-    >>> low, high = percentile_interval(draw_means(np.arange(100.0)[:, None])[:, 0])
-    >>> 43 < low < 45 and 54 < high < 56
-    True
-    """
-    return np.concatenate([counts @ values / len(values) for counts in _resample(len(values), draws, seed)])
-
-
 def draw_share_differences(
     first: NDArray[np.bool_], second: NDArray[np.bool_], *, draws: int = DRAWS, seed: int = SEED
 ) -> Doubles:

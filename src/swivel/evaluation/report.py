@@ -174,16 +174,11 @@ def score_sets(
     if not any(result.total for result in results):
         raise EvaluationError(f"this half of {', '.join(unknown)} has no items to evaluate: leave out half")
     if len(unknown) == len(results):
-        raise nothing_known(unknown)
+        raise EvaluationError(
+            f"no item of {', '.join(unknown)} is in the vocabulary: check that sets and vectors have the same "
+            "language, and that both or neither are lower-cased"
+        )
     for name in unknown:
         progress.message(f"{name}: no item is in the vocabulary")
 
     return results
-
-
-def nothing_known(names: Iterable[str], where: str = "the vocabulary") -> EvaluationError:
-    """Return the error for test sets that have no item in common with the vocabulary."""
-    return EvaluationError(
-        f"no item of {', '.join(names)} is in {where}: check that sets and vectors have the same language, and that "
-        "both or neither are lower-cased"
-    )

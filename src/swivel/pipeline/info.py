@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import platform
 import time
 from datetime import datetime
@@ -118,12 +117,3 @@ def library_versions(*names: str) -> dict[str, str]:
         except PackageNotFoundError:
             versions[name] = "not installed"
     return versions
-
-
-def name_processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Return the model name of the processor, or the best description that the system has."""
-    with contextlib.suppress(OSError):
-        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine() or "unknown processor"

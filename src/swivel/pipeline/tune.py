@@ -23,6 +23,7 @@ from swivel.errors import ConfigError, FolderExists
 from swivel.evaluation.ranking import evaluate_ranking, split_table
 from swivel.pipeline.settings import given, settings_of
 from swivel.pipeline.sparse_fit import fit_sparse
+from swivel.recommender import Recommender
 from swivel.runtime.numbers import plural
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT, track
@@ -30,7 +31,6 @@ from swivel.runtime.resources import find_rank
 from swivel.storage import MANIFEST, fingerprint, read_manifest, seal, unseal, write_file
 from swivel.training.table_settings import drop_empty, find_weight_decay, is_table
 from swivel.vectors import Vectors
-from swivel.vectors.ranking import ColumnRanking
 
 TUNING = "tuning.json"
 VERSION = 2  # of the search, in the identity of its record
@@ -189,9 +189,7 @@ class _Search:
         return max(trials, key=lambda trial: trial.score)
 
     def _rank(self, fit: Vectors, exponent: int, popularity: float) -> Trial:
-        assert fit.columns is not None and fit.column_sums is not None
-        ranking = ColumnRanking(fit.columns, fit.column_sums, len(fit), popularity)
-        report = evaluate_ranking(lambda rows: ranking.score(fit.rows[rows]), self.held_out, self.train)
+        report = evaluate_ranking(Recommender(fit, popularity=popularity).score_rows, self.held_out, self.train)
         return Trial(exponent, popularity, round(report.recall, 6), round(report.ndcg, 6))
 
 

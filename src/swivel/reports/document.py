@@ -1,26 +1,18 @@
-"""Documents of headings, paragraphs, tables and figures, and their conversion to Markdown.
-
-`reports.html` converts the same documents to HTML, so that both have the same content.
-"""
+"""Documents of headings, paragraphs, tables and figures, which `reports.html` converts to pages."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-FIGURES = "figures"  # the folder beside a Markdown file with its figures as PNG files
-
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell of a table: text, a small note below it, whether it is the best of its column, and a mark beside it."""
+    """One cell of a table: text, and a small note below it."""
 
     text: str
     small: str = ""
-    is_best: bool = False
-    mark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +40,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A figure: the name of its files without extension, its caption, and its SVG data."""
+    """A figure: its name, its caption, and its SVG data."""
 
     name: str
     caption: str
@@ -105,53 +97,3 @@ def _format_value(value: Any) -> str:
         case float():
             return f"{value:g}"
     return str(value)
-
-
-def write_markdown(document: Document) -> str:
-    r"""Return a document as Markdown that refers to figures as PNG files in a folder beside it.
-
-    >>> write_markdown(Document("Report", "Of something.", (Paragraph("Few words."),)))
-    '# Report\n\nOf something.\n\nFew words.\n'
-    """
-    blocks = [f"# {document.title}", _escape(document.subtitle), *(_block(block) for block in document.blocks)]
-    return "\n\n".join(blocks) + "\n"
-
-
-def _block(block: Block) -> str:
-    match block:
-        case Heading(text):
-            return f"## {_escape(text)}"
-        case Paragraph(text):
-            return _escape(text)
-        case Table():
-            return _table(block)
-        case Picture(name, caption, _):
-            return f"![{name}]({FIGURES}/{name}.png)\n\n{_escape(caption)}"
-        case Details(summary, blocks):
-            return "\n\n".join([f"### {_escape(summary)}", *(_block(inner) for inner in blocks)])
-
-
-def _table(table: Table) -> str:
-    rule = ["---"] + (["---"] if table.is_text else ["---:"]) * (len(table.header) - 1)
-    rows = [[_escape(name) for name in table.header], rule, *([_cell(cell) for cell in row] for row in table.rows)]
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
-
-
-def _cell(cell: Cell) -> str:
-    text = _escape_all(cell.text)
-    if cell.is_best:
-        text = f"**{text}**"
-
-    small = f"({_escape_all(cell.small)})" if cell.small else ""
-    return " ".join(part for part in (text, cell.mark, small) if part)
-
-
-def _escape(text: str) -> str:
-    """Return text with Markdown's special characters escaped, except between backticks, which mark code."""
-    parts = re.split(r"(`[^`]*`)", text)
-    return "".join(part.replace("|", "\\|") if part.startswith("`") else _escape_all(part) for part in parts)
-
-
-def _escape_all(text: str) -> str:
-    """Return text with all of Markdown's special characters escaped, for words of a vocabulary (which may be "`")."""
-    return re.sub(r"([\\*_|<>\[\]`])", r"\\\1", text)

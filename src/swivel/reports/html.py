@@ -50,10 +50,6 @@ def _table(table: Table) -> str:
 def _cell(cell: Cell) -> str:
     # Cells may contain any word of a vocabulary, so backticks in them do not mean code: no `_text` here.
     content = html.escape(cell.text)
-    if cell.is_best:
-        content = f'<span class="best">{content}</span>'
-    if cell.mark:
-        content += f'<span class="mark">{html.escape(cell.mark)}</span>'
     if cell.small:
         content += f"<small>{html.escape(cell.small)}</small>"
     return f"<td>{content}</td>"

@@ -20,7 +20,6 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix
 from swivel.evaluation import AnalogyResult, EvaluationConfig, read_bundled, score_analogies
 from swivel.reports.plots import EpochLoss, FitBucket, NormBucket, Norms
-from swivel.reports.plots.rare_words import is_plain_word
 from swivel.training.objective import Objective, column_offsets, observed_losses, observed_targets, row_offsets
 from swivel.vectors import Neighbor, Vectors, VectorTable
 from swivel.vectors.layout import place_points, weigh_labels
@@ -298,13 +297,18 @@ def choose_words(vocabulary: Vocabulary) -> list[tuple[str, int]]:
     chosen: dict[int, str] = {}
     for band, (low, high) in bounds.items():
         numbers = [number for number in range(low, min(high, size)) if number not in chosen]
-        plain = [number for number in numbers if is_plain_word(vocabulary[number], MIN_LETTERS)]
+        plain = [number for number in numbers if is_plain_word(vocabulary[number])]
         pool = plain if len(plain) >= WORDS_PER_BAND else numbers
         if pool:
             positions = np.unique(np.linspace(0, len(pool) - 1, WORDS_PER_BAND).astype(int))
             chosen |= {pool[position]: band for position in positions}
 
     return [(band, number) for number, band in chosen.items()]
+
+
+def is_plain_word(word: str) -> bool:
+    """Return whether a word has only lower-case letters, and not too few of them."""
+    return len(word) >= MIN_LETTERS and word.isalpha() and word == word.lower()
 
 
 def ask_words(vectors: Vectors) -> tuple[Asked, ...]:

@@ -23,7 +23,7 @@ MIN_FREE_DISK = 0.7  # Estimates of disk are rough: a job is refused only if les
 # pyarrow take less than numba.
 NUMBA_MEMORY, NUMBA_SPACE = 150 << 20, 800 << 20
 TORCH_MEMORY, TORCH_SPACE = 276 << 20, 1_400 << 20  # with numba
-_JOBS_WITH_TORCH = ("training", "extending", "reproducing")
+_JOBS_WITH_TORCH = ("training", "extending")
 
 
 def free_beside_libraries() -> int:

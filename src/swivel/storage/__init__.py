@@ -208,12 +208,6 @@ class FolderWriter:
     stage: str
     _parts: dict[str, Part] = field(default_factory=dict)
 
-    def write_bytes(self, name: str, data: bytes) -> None:
-        """Write bytes as the part `name`."""
-        self._remove_previous_result()
-        write_file(self.path / name, data)
-        self._parts[name] = Part(len(data), digest_array(np.frombuffer(data, np.uint8)))
-
     def write_lines(self, name: str, lines: Iterable[str]) -> None:
         """Write lines of text as the part `name`, in UTF-8."""
         remaining = iter(lines)

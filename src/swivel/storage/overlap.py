@@ -16,7 +16,6 @@ _FOLDER_MARKS = {
     MANIFEST: b'{\n "stage": ',
     "plan.json": b'{\n "identity": ',
     "tuning.json": b'{\n "identity": ',
-    "measures.json": b'{\n "stages": ',
 }
 _FILE_MARKS = {LOCK: b'{"pid": ', "report.html": b"<title>Swivel: "}
 _PROBE_BYTES = 512

@@ -53,12 +53,12 @@ MAX_CG_STEPS = 500  # conjugate gradient steps per Newton step
 MAX_HALVINGS = 40
 SUFFICIENT_DECREASE = 1e-4  # share of the decrease predicted by the slope that a step must reach (Armijo)
 
-SAMPLE_COLUMNS = 8192  # with more columns, so many are sampled; docs/experiments.md has the errors of other sizes
+SAMPLE_COLUMNS = 8192  # with more columns, so many are sampled; experiments/notes.md has the errors of other sizes
 # Norms of the gradient at a minimum, relative to that at the zero vector: with all columns, and with a sample.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
 SAMPLE_TOLERANCE = 3e-3
 # With a sample: Newton steps and conjugate gradient steps of each, first and after each correction. More steps would
-# find the minimum of the sampled loss, which is not that of the loss itself (docs/experiments.md).
+# find the minimum of the sampled loss, which is not that of the loss itself (experiments/notes.md).
 SAMPLE_STEPS = ((3, 3), (1, 5))
 
 BATCH_BYTES = 1 << 27  # memory for the arrays of all batches at a time, without those of their observed cells

@@ -2,7 +2,7 @@
 
 A warm start keeps old words near their old vectors and adds new ones. An old word starts from its old row and column
 vectors, with Adagrad accumulators of `WARM_ACCUMULATOR`, so that the first steps are small. So does a new word for
-which `warm_start` found a vector; other new words start from random vectors. Measurements are in docs/experiments.md.
+which `warm_start` found a vector; other new words start from random vectors. Measurements are in experiments/notes.md.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ MIN_BLOCK_SIZE = 256
 # The block size with which a device is fastest, among those of about the same quality.
 MAX_BLOCK_SIZE = {"cpu": 1024}
 MAX_BLOCK_SIZE_ON_GPU = 4096
-# Measured with 98,304 words: a fourth epoch still raises six of the eight test sets (docs/experiments.md).
+# Measured with 98,304 words: a fourth epoch still raises six of the eight test sets (experiments/notes.md).
 MIN_EPOCHS = 4
 
 
@@ -166,7 +166,7 @@ def choose_block_count(size: int, block_size: int, stored: int) -> int:
 def default_epochs(row_blocks: int, column_blocks: int, updates: int) -> int:
     """Return the number of epochs that gives every vector about `updates` updates.
 
-    Measured (docs/experiments.md): quality depends on the number of updates per vector, not on the block size.
+    Measured (experiments/notes.md): quality depends on the number of updates per vector, not on the block size.
 
     >>> [default_epochs(n, n, 480) for n in (24, 96, 400)]
     [20, 5, 4]

@@ -1,6 +1,6 @@
 """Settings of training that follow from a table: ratings, purchases, tags and other rows and columns of two kinds.
 
-docs/tables.md has the measurements behind the constants, and names the tables on which they were chosen.
+experiments/tables.md has the measurements behind the constants, and names the tables on which they were chosen.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from swivel.runtime.estimates import check_memory
 
 UNSEEN_GAP = 6.0  # targets of unobserved cells are this much below those of observed cells
 
-# The weight decay: docs/tables.md.
+# The weight decay: experiments/tables.md.
 STRENGTH = 0.8  # times the noise
 TOLERANCE = 1.03  # ratio of singular values of structure and noise that is no sign of structure
 STRUCTURE_POWER = 16

@@ -26,7 +26,7 @@ from swivel.training.fold_in import MIN_WEIGHT_DECAY
 from swivel.training.initialization import Known, WarmStart
 from swivel.training.objective import Objective, column_offsets, find_decays, observed_targets, row_offsets
 
-UNSEEN_WEIGHT = 0.02  # u; with .1 and .25 the vectors of new words are too short (docs/experiments.md)
+UNSEEN_WEIGHT = 0.02  # u; with .1 and .25 the vectors of new words are too short (experiments/notes.md)
 CELLS_PER_PIECE = 1 << 22  # cells of the matrix that are read at a time
 
 

@@ -23,7 +23,7 @@ from swivel.vectors.subwords import Guess, Subwords, count_ngrams, find_sorted, 
 if TYPE_CHECKING:
     import scipy.sparse
 
-# Chosen on half of the words that were left out of a training on 16 MB of text (docs/experiments.md).
+# Chosen on half of the words that were left out of a training on 16 MB of text (experiments/notes.md).
 _NEIGHBORS = 4
 _POWER = 3
 _DOUBT = 0.1

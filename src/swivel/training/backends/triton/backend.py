@@ -58,7 +58,7 @@ LIBRARY_BYTES = 1 << 26  # workspace of cuBLAS
 
 
 def choose_tile(dtype: torch.dtype) -> KernelTile:
-    """Return the fastest tile for operands of a dtype (docs/experiments.md)."""
+    """Return the fastest tile for operands of a dtype (experiments/notes.md)."""
     if dtype == torch.float32:
         return KernelTile(64, 64, 32, warps=4, stages=2, registers=None)
     return KernelTile()

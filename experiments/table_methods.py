@@ -1,11 +1,11 @@
-"""Baselines for tables: popularity, SVD of PPMI, ALS, EASE and item2vec, with settings chosen on held-out cells."""
+"""Methods that rank the cells of a table: Swivel, and baselines with settings chosen on held-out cells."""
 
 from __future__ import annotations
 
 import importlib.util
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.evaluation.ranking import RankingReport, Scores, evaluate_ranking, split_table
+from swivel.pipeline.sparse_fit import fit_sparse
+from swivel.recommender import Recommender
+from swivel.runtime.options import RunOptions
+from swivel.runtime.progress import SILENT
 from swivel.runtime.resources import count_cores
 from swivel.vectors.search import scale_to_unit
 
@@ -29,6 +33,16 @@ NEGATIVE_POWERS = (0.75, 0.0, -0.5)  # of a column's count, in the distribution 
 ITEM_WINDOW = 20
 ITEM_EPOCHS = 10
 LIBRARIES = {"als": "implicit", "item2vec": "gensim"}
+
+METHODS = {
+    "swivel": "Swivel, recipe table, nothing tuned",
+    "tuned": "Swivel, recipe table, tuned on a tenth of its cells",
+    "als": "weighted least squares (implicit)",
+    "svd": "truncated SVD of positive PMI",
+    "ease": "item-item regression, without dimensions",
+    "item2vec": "skip-gram of the columns of a row (gensim)",
+    "popularity": "the most common columns",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +110,26 @@ def why_left_out(method: str, columns: int) -> str | None:
     if method == "ease" and columns > MAX_EASE_COLUMNS:
         return f"more than {MAX_EASE_COLUMNS:,} columns"
     return None
+
+
+def fit_method(name: str, train: Table, dim: int, options: RunOptions) -> Candidates:
+    """Return the fits of a method by its name in `METHODS`."""
+    if name in BASELINES:
+        return BASELINES[name](train, dim)
+    return fit_swivel(train, dim, options, tune=name == "tuned")
+
+
+def fit_swivel(train: Table, dim: int, options: RunOptions, *, tune: bool = False) -> Candidates:
+    """Return Swivel's fit with the recipe `table`: settings follow from the table, or are tuned on a part of it."""
+    # Load torch and compile kernels before the time is taken.
+    fit_sparse(train, options=replace(options, progress=SILENT), dim=dim, epochs=1)
+
+    def fit() -> Candidates:
+        fitted = fit_sparse(train, options=options, dim=dim, tune=tune)
+        weight_decay, popularity = fitted.settings["train"]["weight_decay"], fitted.settings["ranking"]["popularity"]
+        yield f"weight decay {weight_decay:.2g}, popularity {popularity:.2g}", Recommender(fitted).score_rows
+
+    return fit()
 
 
 def fit_popularity(train: Table, dim: int) -> Iterator[tuple[str, Scores]]:

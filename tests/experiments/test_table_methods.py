@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from swivel.evaluation import evaluate_ranking
-from swivel.evaluation.bootstrap import draw_means, percentile_interval
-from swivel.evaluation.table_baselines import (
+from experiments.table_methods import (
     BASELINES,
     choose_fit,
     split_in_three,
     why_left_out,
 )
+from swivel.evaluation import evaluate_ranking
 
 
 def make_groups(rows: int = 120, columns: int = 40, groups: int = 4) -> scipy.sparse.csr_array:
@@ -29,7 +28,7 @@ def make_groups(rows: int = 120, columns: int = 40, groups: int = 4) -> scipy.sp
 def test_a_baseline_finds_the_columns_of_a_group_and_popularity_does_not(
     name: str, tried: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swivel.evaluation.table_baselines.ITEM_EPOCHS", 100)  # The table is small.
+    monkeypatch.setattr("experiments.table_methods.ITEM_EPOCHS", 100)  # The table is small.
     split = split_in_three(make_groups())
     chosen = choose_fit(BASELINES[name](split.train, 4), split, k=5)
     common = choose_fit(BASELINES["popularity"](split.train, 4), split, k=5)
@@ -70,17 +69,6 @@ def test_methods_that_cannot_run_have_a_reason(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert why_left_out("als", 10) == "the package implicit is not installed"
     assert why_left_out("item2vec", 10) == "the package gensim is not installed"
-
-
-def test_intervals_of_means_cover_the_mean_and_pair_columns() -> None:
-    rng = np.random.default_rng(3)
-    first = rng.normal(size=400)
-    means = draw_means(np.column_stack([first, first - 0.1]), draws=500)
-    assert means.shape == (500, 2)
-    interval = percentile_interval(means[:, 0])
-    assert interval is not None and interval[0] < first.mean() < interval[1]
-    assert interval[1] - interval[0] == pytest.approx(2 * 1.96 * first.std() / 20, rel=0.2)
-    np.testing.assert_allclose(means[:, 0] - means[:, 1], 0.1)
 
 
 @pytest.mark.parametrize("table", [np.ones((4, 1)), np.ones((5, 6))], ids=["one column", "no positive PMI"])

@@ -1,0 +1,114 @@
+"""Documents as pages: escaping, figures, and nothing that is loaded from elsewhere."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+from swivel.reports.document import Cell, Details, Document, Heading, Paragraph, Picture, Table, facts_table
+from swivel.reports.html import inline_svg, write_html
+from swivel.reports.plots import Curve, Point, draw_figure, plot_frequency
+
+
+def draw_curve() -> bytes:
+    return draw_figure(plot_frequency([Curve("ours", (Point(2, 0.5, 0.4, 0.6, 100),))]), "svg")
+
+
+ODD = Document(
+    "A <title>",
+    "5 < 6 & `a*b`",
+    (
+        Heading("Words_with_marks"),
+        Paragraph("*not bold* | [no](link) `co|de` <b>"),
+        Table(("", "x"), ((Cell("<i>", "a|b"), Cell("")),)),
+        Details("more", (Paragraph("in & out"),)),
+    ),
+)
+
+
+class Reader(HTMLParser):
+    """Check that all elements are closed, and collect the text and all addresses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.text = ""
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag != "meta":
+            self.open.append(tag)
+        self.addresses += [value or "" for name, value in attrs if name.removeprefix("xlink:") in ("href", "src")]
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def read_page(text: str) -> Reader:
+    reader = Reader()
+    reader.feed(text)
+    assert reader.open == []
+    return reader
+
+
+def test_html_is_escaped_and_all_elements_are_closed() -> None:
+    page = write_html(ODD)
+    reader = read_page(page)
+    for text in ("A <title>", "5 < 6 & a*b", "*not bold* | [no](link) co|de <b>", "<i>", "in & out"):
+        assert text in reader.text
+    assert "<td>&lt;i&gt;<small>a|b</small>" in page
+    assert "<code>a*b</code>" in page
+
+
+def test_a_page_is_self_contained() -> None:
+    picture = Picture("loss", "a `loss` & more", draw_curve())
+    page = write_html(Document("T", "s", (picture,)))
+    reader = read_page(page)
+    assert reader.addresses
+    assert all(address.startswith(("#loss-", "data:")) for address in reader.addresses)
+    assert not re.search(r"url\((?!#)|@import|<script|<link", page)
+    assert 'aria-label="a loss &amp; more"' in page
+
+
+def test_words_that_are_backticks_stay_words() -> None:
+    table = Table(("word",), ((Cell("``", "` and `"),),))
+    document = Document("Title", "", (table,))
+    assert "<td>``<small>` and `</small></td>" in write_html(document)
+
+
+def test_inline_figures_have_the_colors_of_the_page_and_unique_ids() -> None:
+    svg = draw_curve()
+    text = inline_svg(svg, "one", "x")
+    root = ElementTree.fromstring(text)
+    names = {element.get("id") for element in root.iter()} - {None}
+
+    assert names
+    assert all(str(name).startswith("one-") for name in names)
+
+    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', text))
+
+    assert used <= names
+    assert root.get("width") is None
+    assert root.get("viewBox") is not None
+    assert "var(--ink)" in text
+    assert not re.search("#(1b1b1d|ffffff)", text.lower())
+
+
+def test_the_page_is_light_or_dark_and_tables_scroll() -> None:
+    page = write_html(ODD)
+    assert "prefers-color-scheme: dark" in page
+    assert page.count('<div class="scroll">') == page.count("<table")
+
+
+def test_settings_are_written_as_text() -> None:
+    rows = facts_table({"train": {"dim": 98_304, "left": None, "is_on": True, "learning_rate": 1.0}}).rows
+    shown = {row[0].text: row[1].text for row in rows}
+    assert shown == {"train.dim": "98,304", "train.left": "not set", "train.is_on": "yes", "train.learning_rate": "1"}
