@@ -1,6 +1,6 @@
 """Golden recipes: every setting of every recipe, what follows from the settings, and every tuned constant, as literals.
 
-The numbers of this file were measured (docs/experiments.md, docs/tables.md), and the benchmarks do not notice if one of
+The numbers of this file were measured (experiments/notes.md, docs/tables.md), and the benchmarks do not notice if one of
 them changes a little. Here a change is a deliberate edit: change the code and this file in one commit, with the
 measurement. If a module moves, change its name in `CONSTANTS` only.
 """

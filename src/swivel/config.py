@@ -364,7 +364,7 @@ WARM_START: Mapping[str, Any] = {"learning_rate": 0.1, "accumulator_decay": 1.0,
 
 # `paper`: every setting that the paper states. It does not state, and we chose, Adagrad's learning rate and initial
 # accumulator, the tolerance that ends training, and the exact tokenizer.
-# `fast`: one column per word; docs/experiments.md has its figures.
+# `fast`: one column per word; experiments/notes.md has its figures.
 # `default`: four columns per word; the best vectors known.
 # `table`: for rows and columns of different kinds; weight decay, unseen, blocks and epochs follow from the table
 # (training/table_settings.py).
