@@ -275,18 +275,18 @@ def test_training_without_room_leaves_no_trace(
     planted: Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = TrainConfig(dim=8, epochs=1, backend="cpu", dtype="float32")
-    needs = estimate_needs(planted, config, make_plan(planted, config), 1)
+    needs = estimate_needs(planted, config, make_plan(planted, config), 1, tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=needs.disk_bytes // 2))
     with pytest.raises(StorageError, match=r"training needs about [\d.]+ KiB of disk"):
         train_matrix(planted, config, folder=tmp_path / "run", threads=1)
     assert not list((tmp_path / "run").iterdir())
 
 
-def test_need_of_training_grows_with_rows_columns_and_dimensions(planted: Matrix) -> None:
+def test_need_of_training_grows_with_rows_columns_and_dimensions(planted: Matrix, tmp_path: Path) -> None:
     config = TrainConfig(dim=100, backend="cpu", dtype="float32")
     plan = make_plan(planted, config)
     vectors = 4 * 100 * sum(planted.shape)
-    needs = estimate_needs(planted, config, plan, 1)
+    needs = estimate_needs(planted, config, plan, 1, tmp_path)
     assert needs.disk_bytes >= 4 * vectors + vectors  # two checkpoints with their accumulators, and the result
     assert needs.memory_bytes >= 6 * vectors
 

@@ -297,7 +297,6 @@ def test_text_is_counted_with_the_settings_of_the_training(tmp_path: Path) -> No
     assert {name: count[name] for name in settings} == settings
     assert manifest.config["corpus"]["lowercase"] is False
     assert manifest.config["vocabulary"]["min_count"] == 2
-    assert manifest.facts["counted_with"]["count"] == count
 
 
 def test_steps_do_not_change_the_vectors_and_the_first_predicts_the_time(
@@ -329,7 +328,7 @@ def test_counting_of_an_older_folder_is_inferred_from_its_columns(
     assert vectors.vectors.tobytes() == extended[recipe].vectors.tobytes()
     assert "has no record of how its text was counted; " in progress.lines[0]
     assert "window 10 and 10, weight harmonic, unit line" in progress.lines[0]
-    assert read_manifest(tmp_path / "out").facts["counted_with"]["count"]["window"] == 10
+    assert read_manifest(tmp_path / "out").config["count"]["window"] == 10
 
 
 def test_older_folder_accepts_settings(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -364,12 +363,12 @@ def test_files_of_other_tools_are_refused(folders: dict[str, Path], tmp_path: Pa
 
 
 def test_vectors_without_training_settings_are_rejected(folders: dict[str, Path], tmp_path: Path) -> None:
-    load(folders["fast"]).save(tmp_path / "saved")
+    vectors = load(folders["fast"])
+    vectors.replace(settings={}).save(tmp_path / "saved")
     with pytest.raises(ConfigError, match="saved: no record of how rows and columns were trained"):
         extend(tmp_path / "saved", NEW_TEXT)
-    vectors = load(folders["fast"])
-    with pytest.raises(ConfigError, match="vectors in memory have no record"):
-        extend(vectors.align(vectors), NEW_TEXT)
+    with pytest.raises(ConfigError, match="vectors: no record of how rows and columns were trained and combined"):
+        extend(vectors.align(vectors), NEW_TEXT)  # They are no longer sums of rows and columns.
 
 
 def test_vectors_without_sums_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:

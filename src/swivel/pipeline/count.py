@@ -117,7 +117,7 @@ def count_texts(
     phrases = list_phrases(counting.corpus, options)
     read = [*local_files(texts), vocabulary_file, counting.corpus.phrase_file]
     with output_folder(out, read, options) as output:
-        record: dict[str, dict[str, Any]] = {}  # of the manifest
+        record: dict[str, dict[str, Any]] = {"inputs": {}, "facts": {}}  # of the manifest
         if output.path is not None:
             digests = digest_sources(texts, known=output.path, threads=options.thread_count, progress=options.progress)
             inputs = fingerprint_sources(texts, counting.corpus.without_path(), digests)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from swivel.errors import FolderExists, FolderLocked, StorageError
+from swivel.errors import FolderExists, FolderLocked, StorageError, clear_errors
 from swivel.runtime.options import RunOptions
 from swivel.storage import MANIFEST, hold_folder, read_manifest, scratch_folder, sweep_folder
 from swivel.storage.lock import LOCK, lock_folder
@@ -63,7 +63,10 @@ class OutputFolder:
             with hold_folder(self.path):
                 yield self.path
             return
-        with scratch_folder(Path(tempfile.gettempdir())) as scratch, hold_folder(scratch):
+        temporary = Path(tempfile.gettempdir())
+        with clear_errors(temporary):
+            temporary.stat()
+        with scratch_folder(temporary) as scratch, hold_folder(scratch):
             yield scratch
 
 

@@ -197,7 +197,7 @@ class _TrainingRun:
         self.executor = executor
         self.checkpoints = checkpoints
         self.should_stop = should_stop
-        self.requests = PauseRequests(should_stop, self.is_checkpoint_due)
+        self.requests = PauseRequests(should_stop, (lambda: False) if checkpoints is None else checkpoints.is_due)
 
         self.state = TrainingState()
         self.done = np.zeros(job.blocks, np.bool_)  # blocks trained in the current epoch
@@ -372,10 +372,6 @@ class _TrainingRun:
         task.advance(count * self.cells_per_step, note)
         learning_rate = self.learning_rate_after(self.steps_done - count)  # the one that these steps used
         self._metrics.add(step_loss, count, self.cells_per_step, learning_rate, self.steps_done)
-
-    def is_checkpoint_due(self) -> bool:
-        """Return whether to save a checkpoint now; never without a folder."""
-        return self.checkpoints is not None and self.checkpoints.is_due()
 
     def save_checkpoint(self) -> None:
         """Write a checkpoint, unless the run has diverged: the last good one must stay."""

@@ -219,7 +219,7 @@ def read_contents(path: str | Path) -> tuple[Contents, dict[str, Callable[[], No
         if "subwords" in tensors:
             subwords = Subwords(folder.array("ngrams.npy"), tensors["subwords"], **facts["subwords"])
         recorded = {**(facts.get("counted_with") or {}), **folder.manifest.config}
-        settings = {name: dict(stage) for name, stage in recorded.items()}
+        settings = {name: dict(stage) for name, stage in recorded.items() if isinstance(stage, Mapping)}
         known = {name: value for name, value in facts.items() if name in TRAINING_FACTS}
         known["library"] = folder.manifest.library
         if "matrix" in folder.manifest.inputs:

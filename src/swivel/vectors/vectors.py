@@ -484,7 +484,12 @@ class Vectors:
         target = other.unit_vectors[other._ids(anchors)]
         rotation = find_rotation(source, target)
         rotated = (self.vectors @ rotation).astype(np.float32)
-        return self.replace(vectors=rotated, subwords=self.subwords and self.subwords.rotate(rotation))
+        # The axes of "parts" can be recovered from the vectors; sums of rows and columns cannot.
+        settings = dict(self.settings)
+        if settings.get("vectors", {}).get("combine") != "parts":
+            settings.pop("vectors", None)
+        subwords = self.subwords and self.subwords.rotate(rotation)
+        return self.replace(vectors=rotated, subwords=subwords, settings=settings)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write a folder that `Vectors.load` can read; an existing folder is replaced only with `overwrite`."""
