@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix
 from swivel.runtime.options import ClusterConfig
 from swivel.runtime.progress import SilentProgress, Task
 from swivel.training.distributed.async_executor import AsyncExecutor
-from swivel.training.executor import CompletedSteps, PauseRequests, Round
+from swivel.training.executor import CompletedSteps, Round
 from swivel.training.loop import train_matrix
 from swivel.training.schedule import Block
 
@@ -60,11 +60,15 @@ class Audited(AsyncExecutor):
     audits = blocks = 0
 
     def run(
-        self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], requests: PauseRequests
+        self,
+        rounds: Sequence[Round],
+        ahead: Sequence[Sequence[Block]],
+        should_stop: Callable[[], bool],
+        should_save: Callable[[], bool],
     ) -> Iterator[CompletedSteps]:
         told: list[Block] = []
-        for done in super().run(rounds, ahead, requests):
-            told += done.blocks
+        for done in super().run(rounds, ahead, should_stop, should_save):
+            told += done[0]
             yield done
         applied = Counter((side, block, other) for (side, block), others in self.applied.items() for other in others)
         expected = Counter([(0, row, column) for row, column in told] + [(1, column, row) for row, column in told])

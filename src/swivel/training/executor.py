@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -19,15 +19,16 @@ from numpy.typing import NDArray
 
 from swivel.config import TrainConfig
 from swivel.counts import Matrix
-from swivel.runtime.progress import Progress
+from swivel.runtime.progress import SILENT, Progress
 from swivel.training.backends import Backend, BackendConfig, Step, StepSettings, create_backend
 from swivel.training.backends.base import PendingSteps, Starts
 from swivel.training.backends.base import Sides as Sides
 from swivel.training.objective import Loss, Objective, column_offsets, find_unit_offsets, row_offsets
-from swivel.training.plan import TrainingPlan, describe_load
 from swivel.training.schedule import Block, block_order, block_starts
+from swivel.training.training_plan import TrainingPlan, describe_load
 
 T = TypeVar("T")
+CompletedSteps = tuple[Sequence[Block], Sequence[Loss]]  # blocks that were trained, and the loss of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,41 +40,23 @@ class Round:
     learning_rate: float
 
 
-@dataclass(frozen=True, slots=True)
-class CompletedSteps:
-    """Blocks that were trained, with the loss of each."""
-
-    blocks: Sequence[Block]
-    losses: Sequence[Loss]
-    note: str = ""  # what the executor adds to the progress line
-
-
-@dataclass(frozen=True, slots=True)
-class PauseRequests:
-    """Callbacks that an executor polls while it runs."""
-
-    should_stop: Callable[[], bool]  # finish the steps that have started and skip the rest
-    should_save: Callable[[], bool]  # return at the next point where the parameters are consistent
-
-    def pause(self) -> bool:
-        """Return whether `Executor.run` should return early."""
-        return self.should_stop() or self.should_save()
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TrainingJob:
-    """The matrix, settings and plan that all steps of a run share."""
+    """What all steps of a run share: matrix, settings and plan, and what the run may use of this machine."""
 
     matrix: Matrix
     config: TrainConfig
     plan: TrainingPlan
+    threads: int
+    scratch: Path | None = None  # folder that is removed when the run ends; None: only memory
+    progress: Progress = SILENT
 
     @property
     def blocks(self) -> tuple[int, int]:
         """Number of row blocks and of column blocks."""
         return self.plan.row_blocks, self.plan.column_blocks
 
-    @property
+    @cached_property
     def starts(self) -> Starts:
         """Start of each row block and of each column block in block order, followed by the end."""
         rows, columns = self.matrix.shape
@@ -103,11 +86,12 @@ class TrainingJob:
         """Return one step for each block of a round."""
         steps = []
         for block in round_.blocks:
+            # Random numbers depend on the block and the epoch alone, so that any executor draws the same ones.
             seed = (self.config.seed, 2, round_.number, *block)
             steps.append(Step(block, partial(self.matrix.cells, *block), round_.learning_rate, seed))
         return steps
 
-    def create_backend(self, threads: int) -> Backend:
+    def create_backend(self) -> Backend:
         """Return the backend that the plan names."""
         plan = self.plan
         config = self.config
@@ -123,45 +107,35 @@ class TrainingJob:
             unit_offsets=find_unit_offsets(self.matrix.total, objective),
         )
         backend_config = BackendConfig(
-            plan.device, plan.dtype, threads, config.device_memory, plan.groups, load.cells, load.is_halved
+            plan.device, plan.dtype, self.threads, config.device_memory, plan.groups, load.cells, load.is_halved
         )
         return create_backend(plan.backend, settings, backend_config)
 
-    def hold(self, backend: Backend, sides: Sides) -> None:
-        """Copy all parameters to a backend, and all cells if it builds its own layout."""
-        backend.hold(*sides, self.starts)
-        if backend.builds_layout:
-            backend.take(self.matrix.stored)
-
-    def hold_some(self, backend: Backend, capacity: tuple[int, int]) -> None:
-        """Prepare a backend for some row blocks and some column blocks, and all cells if it builds its own layout."""
-        backend.hold_some(self.starts, self.config.dim, capacity)
-        if backend.builds_layout:
-            backend.take(self.matrix.stored)
-
-    def laid_out(self, backend: Backend, resources: LocalResources) -> TrainingJob:
+    def laid_out(self, backend: Backend) -> TrainingJob:
         """Return the job with its matrix stored in the blocks of the plan, unless the backend builds its own layout."""
         if backend.builds_layout:
             return self
 
         matrix = self.matrix
         if self.blocks != (matrix.row_blocks, matrix.column_blocks):
-            resources.progress.message(
+            self.progress.message(
                 f"re-blocking the matrix from {matrix.row_blocks} x {matrix.column_blocks} "
                 f"to {self.plan.row_blocks} x {self.plan.column_blocks} blocks"
             )
+        return replace(self, matrix=matrix.reblocked(*self.blocks, scratch=self.scratch, threads=self.threads))
 
-        blocked = matrix.reblocked(*self.blocks, scratch=resources.scratch, threads=resources.threads)
-        return replace(self, matrix=blocked)
+    def hold(self, backend: Backend, sides: Sides | None, capacity: tuple[int, int] = (1, 1)) -> None:
+        """Copy parameters to a backend, and all cells if it builds its own layout.
 
+        Without parameters, prepare it for `capacity` row blocks and column blocks, which are set one by one.
+        """
+        if sides is None:
+            backend.hold_some(self.starts, self.config.dim, capacity)
+        else:
+            backend.hold(*sides, self.starts)
 
-@dataclass(frozen=True, slots=True)
-class LocalResources:
-    """What a run may use on this machine."""
-
-    scratch: Path | None  # folder that is removed when the run ends; None: only memory
-    threads: int
-    progress: Progress
+        if backend.builds_layout:
+            backend.take(self.matrix.stored)
 
 
 class Executor(Protocol):
@@ -184,7 +158,9 @@ class Executor(Protocol):
         """Return whether `is_so` is true on any rank. All ranks must call it."""
         return is_so
 
-    def begin(self, job: TrainingJob, resources: LocalResources) -> None:
+    note: str = ""  # what the executor adds to the progress line
+
+    def begin(self, job: TrainingJob) -> None:
         """Create backends, processes and connections."""
 
     def hold(self, sides: Sides | None) -> None:
@@ -194,12 +170,19 @@ class Executor(Protocol):
         """Return a short description of the hardware and the backend for the progress output."""
 
     def run(
-        self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], requests: PauseRequests
+        self,
+        rounds: Sequence[Round],
+        ahead: Sequence[Sequence[Block]],
+        should_stop: Callable[[], bool],
+        should_save: Callable[[], bool],
     ) -> Iterator[CompletedSteps]:
-        """Run rounds of one epoch and yield completed steps, each block once.
+        """Run rounds of one epoch and yield blocks that were trained, each block once, with their losses.
 
-        Only some of the rounds run if `requests` asks for a pause. No step is running when the iterator ends. `ahead`
-        are the blocks of the rounds that follow these.
+        No step is running when the iterator ends. `ahead` are the blocks of the rounds that follow these.
+
+        Both functions are called often, and when one of them returns true, only some of the rounds run: `should_stop`
+        ends the run after the steps that have started, `should_save` at the next point where all parameters are
+        consistent.
         """
 
     def is_finite(self) -> bool:
@@ -215,10 +198,10 @@ class Executor(Protocol):
 class LocalExecutor(Executor):
     """Run all steps in this process, with one backend."""
 
-    def begin(self, job: TrainingJob, resources: LocalResources) -> None:
+    def begin(self, job: TrainingJob) -> None:
         """Create the backend, and re-block the matrix unless the backend builds its own layout."""
-        self._backend = job.create_backend(resources.threads)
-        self._job = job.laid_out(self._backend, resources)
+        self._backend = job.create_backend()
+        self._job = job.laid_out(self._backend)
 
     def hold(self, sides: Sides | None) -> None:
         """Copy the parameters to the backend, and all cells if it builds its own layout."""
@@ -230,23 +213,27 @@ class LocalExecutor(Executor):
         return self._backend.describe()
 
     def run(
-        self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], requests: PauseRequests
+        self,
+        rounds: Sequence[Round],
+        ahead: Sequence[Sequence[Block]],
+        should_stop: Callable[[], bool],
+        should_save: Callable[[], bool],
     ) -> Iterator[CompletedSteps]:
         """Run rounds in order, starting each one before waiting for the losses of the previous ones."""
         self._backend.announce([*(round_.blocks for round_ in rounds), *ahead])
-        started: deque[tuple[Round, PendingSteps]] = deque()
+        pending: deque[tuple[Round, PendingSteps]] = deque()
 
         for round_ in rounds:
             # The device computes this round while the host collects the losses of an earlier one.
-            pending = self._backend.run(self._job.steps(round_), requests.should_stop)
-            started.append((round_, pending))
-            if len(started) > self._backend.rounds_ahead:
-                yield _wait_for(*started.popleft())
+            steps = self._backend.run(self._job.steps(round_), should_stop)
+            pending.append((round_, steps))
+            if len(pending) > self._backend.rounds_ahead:
+                yield _wait_for(*pending.popleft())
 
-            if pending.steps < len(round_.blocks) or requests.pause():
+            if steps.steps < len(round_.blocks) or should_stop() or should_save():
                 break
 
-        for oldest in started:
+        for oldest in pending:
             yield _wait_for(*oldest)
 
     def is_finite(self) -> bool:
@@ -265,4 +252,4 @@ class LocalExecutor(Executor):
 
 def _wait_for(round_: Round, pending: PendingSteps) -> CompletedSteps:
     losses = pending.losses()
-    return CompletedSteps(round_.blocks[: len(losses)], losses)
+    return round_.blocks[: len(losses)], losses  # A stopped backend has skipped the last blocks.

@@ -28,21 +28,18 @@ from swivel.runtime.resources import parse_bytes
 from swivel.runtime.signals import StopRequest, stop_on_signals
 from swivel.storage import fingerprint, scratch_folder
 from swivel.training.backends import ParameterBlock
-from swivel.training.checkpoint import Checkpoint, CheckpointStore, TrainingState, state_from_dict
-from swivel.training.executor import (
-    CompletedSteps,
-    Executor,
-    LocalExecutor,
-    LocalResources,
-    PauseRequests,
-    Round,
-    Sides,
-    TrainingJob,
-)
+from swivel.training.checkpoint import CheckpointStore, TrainingState, state_from_dict
+from swivel.training.executor import CompletedSteps, Executor, LocalExecutor, Round, Sides, TrainingJob
 from swivel.training.initialization import WarmStart, fewer_epochs, make_arrays
 from swivel.training.objective import Loss, Objective, column_offsets, observed_targets, row_offsets
-from swivel.training.plan import (
-    OtherMemory,
+from swivel.training.schedule import (
+    Block,
+    falling_rate,
+    rounds_for_ranks,
+    rounds_in_groups,
+    rounds_without_conflict,
+)
+from swivel.training.training_plan import (
     TrainingPlan,
     check_plan,
     check_ranks,
@@ -51,13 +48,6 @@ from swivel.training.plan import (
     make_plan,
     read_plan,
     wants_sample,
-)
-from swivel.training.schedule import (
-    Block,
-    falling_rate,
-    rounds_for_ranks,
-    rounds_in_groups,
-    rounds_without_conflict,
 )
 
 Array = NDArray[np.float32]
@@ -92,7 +82,7 @@ def train_matrix(
     progress: Progress = SILENT,
     start: WarmStart | None = None,
     executor: Executor | None = None,
-    other: OtherMemory | None = None,
+    other_memory: tuple[int, int] = (0, 0),
 ) -> TrainingResult | None:
     """Train row and column vectors for a matrix, from small random vectors or from a warm start.
 
@@ -100,7 +90,7 @@ def train_matrix(
     called again with the same matrix and configuration, with the same executor or another one. Ctrl-C and SIGTERM save
     a checkpoint first. Without a folder nothing is written, and an interrupted run is lost. The executor, by default
     this process, is closed at the end. If several processes run this loop together, the result is None on ranks that
-    are not the leader. `other` is memory that the job needs besides.
+    are not the leader. `other_memory` is bytes that the job needs besides: during the training, and after it.
 
     Raises
     ------
@@ -134,16 +124,16 @@ def train_matrix(
             plan = None
             if executor.is_leader:
                 plan = _find_or_make_plan(matrix, config, checkpoints, executor, start)
-                needs = estimate_needs(matrix, config, plan, threads, folder, other)
-                needs.announce(folder, progress)
+                estimate_needs(matrix, config, plan, threads, folder, other_memory).announce(folder, progress)
                 if checkpoints is not None:
                     checkpoints.save_plan(asdict(plan))
             plan = executor.broadcast(plan, lambda saved: read_plan(saved, folder))
 
-            run = _TrainingRun(TrainingJob(matrix, config, plan), executor, checkpoints, should_stop)
-            run.prepare(LocalResources(scratch, threads, progress), start)
+            job = TrainingJob(matrix, config, plan, threads, scratch, progress)
+            run = _TrainingRun(job, executor, checkpoints, should_stop)
+            run.prepare(start)
 
-        with run.tracked(progress) as task:
+        with run.tracked() as task:
             while not run.is_complete():
                 run.run_epoch(task)
         return run.finish()
@@ -197,22 +187,21 @@ class _TrainingRun:
         self.executor = executor
         self.checkpoints = checkpoints
         self.should_stop = should_stop
-        self.requests = PauseRequests(should_stop, self.is_checkpoint_due)
 
         self.state = TrainingState()
         self.done = np.zeros(job.blocks, np.bool_)  # blocks trained in the current epoch
         self._clock = 0.0
         self._orders: dict[int, list[list[Block]]] = {}  # by number of the epoch
 
-    def prepare(self, resources: LocalResources, start: WarmStart | None) -> None:
+    def prepare(self, start: WarmStart | None) -> None:
         """Give the executor the initial or saved parameters, and report what will run."""
-        self.threads = resources.threads
-        self.executor.begin(self.job, resources)
-        sides = self.first_parameters(start, resources.threads) if self.executor.is_leader else None
+        self.executor.begin(self.job)
+        sides = self.first_parameters(start) if self.executor.is_leader else None
 
         self.share_state()
+        report = self.job.progress.message
         if self.steps_done:
-            resources.progress.message(f"resuming after {self.steps_done:,} of {self.total_steps:,} steps")
+            report(f"resuming after {self.steps_done:,} of {self.total_steps:,} steps")
         self.executor.hold(sides)
         self.order_of_epoch(self.state.epochs)  # Made here, where a signal acts at once.
 
@@ -220,27 +209,24 @@ class _TrainingRun:
         rows, columns = self.matrix.shape
         is_sampled = choose_zeros(self.matrix, self.config, plan.device, self.job.blocks).share < 1
         if wants_sample(self.config, plan.device, self.job.blocks) and not is_sampled:
-            resources.progress.message(
-                "computing all zeros: sampling needs rows and columns sorted by falling frequency"
-            )
+            report("computing all zeros: sampling needs rows and columns sorted by falling frequency")
         reason = ""  # why the CPU was chosen, if the settings leave the device open
         if plan.device == "cpu" and self.config.device == self.config.backend == "auto":
             reason = "; no CUDA device"
-        resources.progress.message(
+        report(
             f"training {rows:,} x {columns:,}, {plural(plan.epochs, 'epoch')} over "
             f"{plan.row_blocks} x {plan.column_blocks} blocks: {self.executor.describe()}{reason}"
         )
 
-    def first_parameters(self, start: WarmStart | None, threads: int) -> Sides:
+    def first_parameters(self, start: WarmStart | None) -> Sides:
         """Return the parameters of the last checkpoint, and continue from its position, or initial ones."""
-        saved = None if self.checkpoints is None else self.checkpoints.load(self.done.shape)
-        if saved is None:
+        checkpoint = None if self.checkpoints is None else self.checkpoints.load(self.done.shape)
+        if checkpoint is None:
             sums = self.matrix.row_sums, self.matrix.column_sums
-            arrays = make_arrays(sums, self.job.orders, self.config, start=start, threads=threads)
+            arrays = make_arrays(sums, self.job.orders, self.config, start=start, threads=self.job.threads)
         else:
-            self.state = replace(saved.state, saved=saved.state.saved + 1)
-            self.done = saved.done
-            arrays = dict(saved.arrays)
+            state, self.done, arrays = checkpoint
+            self.state = replace(state, saved=state.saved + 1)
 
         offsets = self.job.offsets()
         rows = ParameterBlock(arrays["rows"], arrays["rows_accumulators"], offsets[0])
@@ -274,13 +260,13 @@ class _TrainingRun:
         return self.matrix.shape[0] * self.matrix.shape[1] / self.done.size
 
     @contextlib.contextmanager
-    def tracked(self, progress: Progress) -> Iterator[Task]:
+    def tracked(self) -> Iterator[Task]:
         """Yield the progress task of all epochs, with the clocks started."""
         if self.checkpoints is not None:
             self.checkpoints.last = time.monotonic()
-        self._metrics = TrainingMetrics(progress, self.done.size)
+        self._metrics = TrainingMetrics(self.job.progress, self.done.size)
 
-        with track(progress, "training", self.total_steps * self.cells_per_step, "cells") as task:
+        with track(self.job.progress, "training", self.total_steps * self.cells_per_step, "cells") as task:
             task.advance(self.steps_done * self.cells_per_step)
             self._clock = time.perf_counter()
             yield task
@@ -298,12 +284,14 @@ class _TrainingRun:
         """Train the remaining blocks of this epoch, saving a checkpoint whenever one is due."""
         number = self.state.epochs
         while not self.done.all():
-            for steps in self.executor.run(self.remaining_rounds(), self.order_of_epoch(number + 1), self.requests):
+            rounds = self.remaining_rounds()
+            ahead = self.order_of_epoch(number + 1)
+            for steps in self.executor.run(rounds, ahead, self.should_stop, self.is_checkpoint_due):
                 self.record(steps, task)
 
             # The executor returns early when a checkpoint is due or a signal arrived. All ranks must agree, because
             # saving gathers the parameters of every rank.
-            if self.executor.any_rank(self.requests.pause()):
+            if self.executor.any_rank(self.should_stop() or self.is_checkpoint_due()):
                 self.save_checkpoint()
                 if self.executor.any_rank(self.should_stop()):
                     if not self.should_stop():
@@ -326,8 +314,9 @@ class _TrainingRun:
             else:
                 order = rounds_in_groups(plan.row_blocks, plan.column_blocks, *plan.groups, seed)
 
-            # Keep this epoch and the next; forget those before.
-            self._orders = {kept: self._orders[kept] for kept in self._orders if kept >= self.state.epochs}
+            # Only this epoch and the next are needed: an order has as many entries as the matrix has blocks.
+            for past in [epoch for epoch in self._orders if epoch < self.state.epochs]:
+                del self._orders[past]
             self._orders[number] = order
         return self._orders[number]
 
@@ -352,11 +341,11 @@ class _TrainingRun:
 
     def record(self, steps: CompletedSteps, task: Task) -> None:
         """Mark blocks as done, add their losses and report progress."""
-        for block in steps.blocks:
+        blocks, losses = steps
+        for block in blocks:
             self.done[block] = True
 
-        epoch_loss = sum(steps.losses, self.state.loss)
-        step_loss = sum(steps.losses, Loss())
+        epoch_loss = sum(losses, self.state.loss)
         if not math.isfinite(epoch_loss.mean):
             raise self.diverged("the loss is not finite")
 
@@ -364,14 +353,14 @@ class _TrainingRun:
         self.state = replace(self.state, loss=epoch_loss, seconds=self.state.seconds + now - self._clock)
         self._clock = now
 
-        count = len(steps.blocks)
+        count = len(blocks)
         note = (
             f"epoch {self.state.epochs + 1}/{self.plan.epochs}, loss {epoch_loss.mean:.4f} "
-            f"(observed {epoch_loss.mean_observed:.3f}, unobserved {epoch_loss.mean_unobserved:.5f}){steps.note}"
+            f"(observed {epoch_loss.mean_observed:.3f}, unobserved {epoch_loss.mean_unobserved:.5f})"
         )
-        task.advance(count * self.cells_per_step, note)
+        task.advance(count * self.cells_per_step, note + self.executor.note)
         learning_rate = self.learning_rate_after(self.steps_done - count)  # the one that these steps used
-        self._metrics.add(step_loss, count, self.cells_per_step, learning_rate, self.steps_done)
+        self._metrics.add(sum(losses, Loss()), count, self.cells_per_step, learning_rate, self.steps_done)
 
     def is_checkpoint_due(self) -> bool:
         """Return whether to save a checkpoint now; never without a folder."""
@@ -391,7 +380,7 @@ class _TrainingRun:
                 "columns": columns.vectors,
                 "columns_accumulators": columns.accumulators,
             }
-            self.state = self.checkpoints.save(Checkpoint(self.state, self.done, arrays, asdict(self.plan)))
+            self.state = self.checkpoints.save(self.state, self.done, arrays, asdict(self.plan))
         self.checkpoints.last = time.monotonic()  # also on ranks that write nothing
 
     def check_divergence(self) -> None:
@@ -442,7 +431,7 @@ class _TrainingRun:
         vectors = []
         sums = self.matrix.row_sums, self.matrix.column_sums
         for side, order, side_sums in zip(sides, self.job.orders, sums, strict=True):
-            values = _put_in_vocabulary_order(side.vectors, order, self.threads)
+            values = _put_in_vocabulary_order(side.vectors, order, self.job.threads)
             # Without counts, a vector has no gradient except rounding errors. Make it exactly zero.
             values[side_sums <= 0] = 0
             vectors.append(values)

@@ -33,18 +33,18 @@ from swivel.training.distributed.worker import (
     payload_bytes,
 )
 from swivel.training.objective import Objective, adagrad, column_offsets, row_offsets
-from swivel.training.plan import choose_zeros, make_plan
+from swivel.training.training_plan import choose_zeros, make_plan
 
 CONFIG = TrainConfig(dim=12, block_size=21, epochs=3, backend="cpu", weight_decay=1e-4)
 
 
 def make_setup(matrix: Matrix, config: TrainConfig = CONFIG) -> WorkerSetup:
     if config.backend != "triton":
-        return WorkerSetup(folder_of(matrix), matrix.fingerprint, config, make_plan(matrix, config), 1, 5.0)
+        return WorkerSetup(folder_of(matrix), matrix.fingerprint, config, make_plan(matrix, config), 1)
     pytest.importorskip("triton")
     plan = make_plan(matrix, replace(config, backend="cpu"))  # Without a GPU, kernels run in the interpreter.
     on_device = replace(plan, backend="triton", device="cuda" if HAS_GPU else "cpu", dtype="float32")
-    return WorkerSetup(folder_of(matrix), matrix.fingerprint, config, on_device, 1, 5.0)
+    return WorkerSetup(folder_of(matrix), matrix.fingerprint, config, on_device, 1)
 
 
 def draw(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -71,7 +71,7 @@ class LocalLinks(Links):
         self.asked.append(("fetch", part))
         fetched = self._server(part).fetch(part, with_accumulators)
         accumulators = None if fetched.accumulators is None else fetched.accumulators.copy()
-        return "fetch", fetched._replace(vectors=fetched.vectors.copy(), accumulators=accumulators)
+        return "fetch", replace(fetched, vectors=fetched.vectors.copy(), accumulators=accumulators)
 
     def push(self, push: Push) -> Any:
         self.asked.append(("push", push.part))

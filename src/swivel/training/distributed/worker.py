@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,18 +25,17 @@ from swivel._version import __version__
 from swivel.config import TrainConfig
 from swivel.counts import open_matrix
 from swivel.errors import ClusterError, first_line
-from swivel.runtime.progress import SILENT
 from swivel.runtime.resources import keep_freed_memory
 from swivel.storage import scratch_folder
 from swivel.training.backends import ParameterBlock
 from swivel.training.backends.base import Gradients
 from swivel.training.backends.cpu_kernels import adagrad
 from swivel.training.distributed.leases import Part, Strip
-from swivel.training.distributed.parameter_server import REFUSED, Fetched, Push, server_of
-from swivel.training.executor import LocalResources, Round, TrainingJob
+from swivel.training.distributed.parameter_server import REFUSED, Push, ServedBlock, server_of
+from swivel.training.executor import Round, TrainingJob
 from swivel.training.objective import Loss
-from swivel.training.plan import TrainingPlan
 from swivel.training.schedule import Block
+from swivel.training.training_plan import TrainingPlan
 
 Array = NDArray[np.float32]
 
@@ -82,7 +81,6 @@ class WorkerSetup:
     config: TrainConfig
     plan: TrainingPlan
     threads: int
-    wait_seconds: float
     version: str = __version__
 
 
@@ -102,12 +100,12 @@ class Result(NamedTuple):
 class Stepper:
     """Computes the gradients of single blocks with the backend of a run."""
 
-    def __init__(self, job: TrainingJob, resources: LocalResources) -> None:
-        self.backend = job.create_backend(resources.threads)
+    def __init__(self, job: TrainingJob) -> None:
+        self.backend = job.create_backend()
         self.accumulator_decay = job.config.accumulator_decay
-        self._job = job.laid_out(self.backend, resources)
+        self._job = job.laid_out(self.backend)
         self._offsets = job.offsets()
-        self._job.hold_some(self.backend, (1, 1))  # `gradients` gets the vectors of each block.
+        self._job.hold(self.backend, None)  # `gradients` gets the vectors of each block.
 
     def gradients(self, block: Block, vectors: tuple[Array, Array], turn: int) -> Gradients:
         """Return the gradients of a block at these vectors, in epoch `turn`. They are valid until the next call."""
@@ -138,8 +136,7 @@ def open_stepper(setup: WorkerSetup) -> Iterator[Stepper]:
     matrix.trust()  # The command has verified the checksums; a worker reads only what it needs.
 
     with scratch_folder(Path(tempfile.gettempdir())) as scratch:
-        job = TrainingJob(matrix, setup.config, setup.plan)
-        stepper = Stepper(job, LocalResources(scratch, setup.threads, SILENT))
+        stepper = Stepper(TrainingJob(matrix, setup.config, setup.plan, setup.threads, scratch))
 
     # The re-blocked cells stay mapped although their files are removed: Ray ends a worker by killing it, and then the
     # operating system frees them.
@@ -201,7 +198,7 @@ class Worker:
             return run.finish()
         except Unanswered as error:
             return Result(
-                strip.number, run_id, (), run.moved, failure=str(error) or "no response", is_untouched=not run.pushed
+                strip.number, run_id, (), run.moved, failure=str(error) or "no response", is_untouched=not run.pushes
             )
 
     @contextmanager
@@ -225,10 +222,10 @@ class _StripRun:
         self._stepper = stepper
 
         self._requests: dict[tuple[int, int], Any] = {}  # pending fetches, by position in the strip and side
-        self.pushed: list[Any] = []  # references to all pushes; the result of a push is taken at the end
+        self.pushes: list[Any] = []  # references to all pushes; the result of a push is taken at the end
         self._losses: list[Loss] = []
-        self._fetched: Fetched  # the block that all blocks of the strip share, if they do,
-        self._shared: Fetched  # and the copy of it that this strip changes
+        self._original: ServedBlock  # the block that all blocks of the strip share, if they do,
+        self._shared: ServedBlock  # and the copy of it that this strip changes
         self.moved = 0  # bytes
         self._seconds = 0.0
 
@@ -258,12 +255,14 @@ class _StripRun:
         if side is not None:
             part = side, self.strip.blocks[0][side]
             others = tuple(block[1 - side] for block in self.strip.blocks)
-            vectors = self._shared.vectors - self._fetched.vectors
+            # Other workers may change the block in the meantime: send what these steps changed, not the result. With
+            # a' = d^m a + s after m steps, s is the part of the accumulators that they added.
+            change = self._shared.vectors - self._original.vectors
             decay = self._stepper.accumulator_decay
-            kept = np.float32(decay ** len(others))
-            added = np.maximum(self._shared.accumulators - kept * self._fetched.accumulators, 0)
-            version = self._fetched.version
-            self._push(Push(self._run_id, part, others, version, vectors, added, accumulator_decay=decay))
+            remainder = np.float32(decay ** len(others)) * self._original.accumulators
+            squares = np.maximum(self._shared.accumulators - remainder, 0)
+            version = self._original.version
+            self._push(Push(self._run_id, part, others, version, change, squares, accumulator_decay=decay))
         self._seconds = time.perf_counter() - started
 
     def _step(self, position: int, block: Block) -> None:
@@ -283,26 +282,27 @@ class _StripRun:
                 others = (block[1 - side],)
                 self._push(Push(self._run_id, part, others, parameters.version, gradient, None, learning_rate, decay))
 
-    def _open(self, position: int, side: int) -> Fetched:
+    def _open(self, position: int, side: int) -> ServedBlock:
         """Return the fetched block, or the copy of the shared block, which is fetched with the first block."""
         if side == self.strip.shared and position > 0:
             return self._shared
 
-        fetched: Fetched = self._links.take(self._requests.pop((position, side)))
-        self.moved += payload_bytes(fetched)
+        parameters: ServedBlock = self._links.take(self._requests.pop((position, side)))
+        self.moved += payload_bytes(parameters)
         if side != self.strip.shared:
-            return fetched
-        self._fetched = fetched
-        self._shared = Fetched(fetched.version, np.array(fetched.vectors), np.array(fetched.accumulators))
+            return parameters
+        self._original = parameters
+        copies = np.array(parameters.vectors), np.array(parameters.accumulators)
+        self._shared = replace(parameters, vectors=copies[0], accumulators=copies[1])
         return self._shared
 
     def _push(self, push: Push) -> None:
         self.moved += payload_bytes(push)
-        self.pushed.append(self._links.push(push))
+        self.pushes.append(self._links.push(push))
 
     def finish(self) -> Result:
         """Wait until the servers have applied all changes, and return the result."""
-        answers = [self._links.take(pushed) for pushed in self.pushed]
+        answers = [self._links.take(push) for push in self.pushes]
         staleness = tuple(answer for answer in answers if answer != REFUSED)
         losses = tuple(self._losses)
         return Result(self.strip.number, self._run_id, losses, self.moved, staleness, self._seconds)
