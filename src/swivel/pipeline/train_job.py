@@ -128,7 +128,7 @@ def extend_start(job: TrainJob, executor: Executor, options: RunOptions) -> Warm
     if job.start is None or not executor.is_leader:
         return None
 
-    known, rows = len(job.start.rows.places), len(job.matrix.rows)
+    known, rows = len(job.start.ids[0]), len(job.matrix.rows)
     options.progress.message(f"init has {known:,} of the {rows:,} rows; {rows - known:,} are new")
     return add_new_words(job.matrix, job.start, job.config, threads=options.thread_count)
 
