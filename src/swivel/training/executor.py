@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,13 +145,8 @@ class Executor(Protocol):
     ranks: int = 1  # number of processes that run the training loop
     min_block_size: int = 1  # lower bound on the default block size: small blocks are expensive to move
 
-    def broadcast(self, value: T | None, decode: Callable[[Any], T]) -> T:
-        """Return the leader's value on every rank.
-
-        `decode` rebuilds the value from its JSON form, in which dataclasses are dicts and tuples are lists. An
-        executor with one rank returns the value itself.
-        """
-        assert value is not None
+    def broadcast(self, value: T) -> T:
+        """Return the leader's value on every rank. All ranks must call it."""
         return value
 
     def any_rank(self, is_so: bool) -> bool:

@@ -28,7 +28,7 @@ from swivel.runtime.resources import parse_bytes
 from swivel.runtime.signals import StopRequest, stop_on_signals
 from swivel.storage import fingerprint, scratch_folder
 from swivel.training.backends import ParameterBlock
-from swivel.training.checkpoint import CheckpointStore, TrainingState, state_from_dict
+from swivel.training.checkpoint import CheckpointStore, TrainingState
 from swivel.training.executor import CompletedSteps, Executor, LocalExecutor, Round, Sides, TrainingJob
 from swivel.training.initialization import WarmStart, fewer_epochs, make_arrays
 from swivel.training.objective import Loss, Objective, column_offsets, observed_targets, row_offsets
@@ -127,7 +127,8 @@ def train_matrix(
                 estimate_needs(matrix, config, plan, threads, folder, other_memory).announce(folder, progress)
                 if checkpoints is not None:
                     checkpoints.save_plan(asdict(plan))
-            plan = executor.broadcast(plan, lambda saved: read_plan(saved, folder))
+            plan = executor.broadcast(plan)
+            assert plan is not None
 
             job = TrainingJob(matrix, config, plan, threads, scratch, progress)
             run = _TrainingRun(job, executor, checkpoints, should_stop)
@@ -198,7 +199,7 @@ class _TrainingRun:
         self.executor.begin(self.job)
         sides = self.first_parameters(start) if self.executor.is_leader else None
 
-        self.share_state()
+        self.state, self.done = self.executor.broadcast((self.state, self.done))
         report = self.job.progress.message
         if self.steps_done:
             report(f"resuming after {self.steps_done:,} of {self.total_steps:,} steps")
@@ -232,17 +233,6 @@ class _TrainingRun:
         rows = ParameterBlock(arrays["rows"], arrays["rows_accumulators"], offsets[0])
         columns = ParameterBlock(arrays["columns"], arrays["columns_accumulators"], offsets[1])
         return rows, columns
-
-    def share_state(self) -> None:
-        """Copy the leader's position in the schedule to all ranks."""
-
-        def decode(saved: Any) -> tuple[TrainingState, list[int]]:
-            state, done = saved
-            return state_from_dict(state), done
-
-        leader = self.state, np.flatnonzero(self.done).tolist()
-        self.state, done = self.executor.broadcast(leader, decode)
-        self.done.flat[done] = True
 
     @property
     def total_steps(self) -> int:

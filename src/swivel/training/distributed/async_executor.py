@@ -149,7 +149,6 @@ class AsyncExecutor(Executor):
             while not leases.is_over:
                 if not leases.is_pausing and (should_stop() or should_save()):
                     leases.is_pausing = True
-                    self._workers.pause(self._run_id)
                 yield from self._poll(leases, strips)
 
             # Reading the parameters shows which changes the servers really have. Changes that a server lost, or that
@@ -181,7 +180,7 @@ class AsyncExecutor(Executor):
             strip = leases.take(worker, deadline)
             if strip is None:
                 break
-            self._workers.assign(worker, strip, self._run_id, self._servers.handles, is_last=leases.is_pausing)
+            self._workers.assign(worker, strip, self._run_id, self._servers.handles)
 
         for worker, result in self._wait_for_results():
             if result.run_id == self._run_id:
@@ -228,10 +227,8 @@ class AsyncExecutor(Executor):
         self.statistics.add(result, len(strip.blocks))
 
         if result.failure:
-            if not leases.is_pausing:
-                self._workers.failure = result.failure
-                self._servers.check_soon()
-            leases.fail(worker, result.number, untouched=result.is_untouched)
+            self._workers.failure = result.failure
+            leases.fail(worker, result.number)
             return None
 
         blocks = leases.finish(worker, result.number)

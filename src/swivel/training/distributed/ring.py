@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, astuple, replace
+from dataclasses import astuple, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -60,17 +59,11 @@ class RingExecutor(LocalExecutor):
         self._waiting: dict[tuple[int, int], ParameterBlock] = {}
         self._reported: deque[tuple[Round, torch.Tensor, Any]] = deque()  # rounds whose losses are being summed
 
-    def broadcast(self, value: T | None, decode: Callable[[Any], T]) -> T:
-        """Return the leader's value, sent as JSON."""
-        text = json.dumps(value, default=asdict)
-        data = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
-
-        size = torch.tensor([len(data)])
-        dist.broadcast(size, 0)
-        if not self.is_leader:
-            data = torch.empty(int(size), dtype=torch.uint8)
-        dist.broadcast(data, 0)
-        return decode(json.loads(data.numpy().tobytes().decode()))
+    def broadcast(self, value: T) -> T:
+        """Return the leader's value."""
+        values = [value]
+        dist.broadcast_object_list(values, 0, device=torch.device("cpu"))
+        return values[0]
 
     def any_rank(self, is_so: bool) -> bool:
         """Return whether `is_so` is true on any rank."""

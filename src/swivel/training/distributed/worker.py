@@ -8,7 +8,6 @@ without a cluster.
 from __future__ import annotations
 
 import os
-import pickle
 import tempfile
 import threading
 import time
@@ -94,7 +93,6 @@ class Result(NamedTuple):
     staleness: tuple[int, ...] = ()  # of each push that was applied: changes by others since the fetch
     seconds: float = 0.0
     failure: str = ""  # why the strip was not finished
-    is_untouched: bool = False  # whether a failed strip changed no parameter
 
 
 class Stepper:
@@ -153,7 +151,6 @@ class Worker:
         # blocks are computed. So the next strip fetches its first blocks while this one computes its last block.
         self._fetching = threading.Lock()
         self._computing = threading.Lock()
-        self._paused_run = 0  # strips of this run_id, or of earlier ones, are skipped
         self._resources = ExitStack()
         self._stepper: Stepper | None = None
 
@@ -167,19 +164,12 @@ class Worker:
         """Return the process id, which shows that the worker responds."""
         return os.getpid()
 
-    def pause(self, run_id: int) -> None:
-        """Skip the strips of this run that have not started."""
-        self._paused_run = run_id
-
     def close(self) -> None:
         """Close the backend."""
         self._resources.close()
 
-    def train(self, strip: Strip, run_id: int, links: Links, is_last: bool = False) -> Result:
-        """Train a strip and return its result; a server that does not respond makes a failure, not an exception.
-
-        A paused worker skips the strip unless `is_last` is set.
-        """
+    def train(self, strip: Strip, run_id: int, links: Links) -> Result:
+        """Train a strip and return its result; a server that does not respond makes a failure, not an exception."""
         assert self._stepper is not None
         run = _StripRun(strip, run_id, links, self._stepper)
         try:
@@ -187,8 +177,6 @@ class Worker:
                 # `gate` opens when the last block of this strip starts. Fetching the next strip earlier would give it
                 # older parameters.
                 gate.enter_context(self._lock(self._fetching))
-                if self._paused_run >= run_id and not is_last:
-                    return Result(strip.number, run_id, (), failure="paused", is_untouched=True)
                 run.request(0)
 
                 with self._lock(self._computing):
@@ -197,9 +185,7 @@ class Worker:
             # The pushes of this strip are sent while the next one computes.
             return run.finish()
         except Unanswered as error:
-            return Result(
-                strip.number, run_id, (), run.moved, failure=str(error) or "no response", is_untouched=not run.pushes
-            )
+            return Result(strip.number, run_id, (), run.moved, failure=str(error))
 
     @contextmanager
     def _lock(self, lock: threading.Lock) -> Iterator[None]:
@@ -222,11 +208,11 @@ class _StripRun:
         self._stepper = stepper
 
         self._requests: dict[tuple[int, int], Any] = {}  # pending fetches, by position in the strip and side
-        self.pushes: list[Any] = []  # references to all pushes; the result of a push is taken at the end
+        self._pushes: list[Any] = []  # references to all pushes; the result of a push is taken at the end
         self._losses: list[Loss] = []
         self._original: ServedBlock  # the block that all blocks of the strip share, if they do,
         self._shared: ServedBlock  # and the copy of it that this strip changes
-        self.moved = 0  # bytes
+        self.moved = 0  # bytes of arrays
         self._seconds = 0.0
 
     def request(self, position: int) -> None:
@@ -288,7 +274,7 @@ class _StripRun:
             return self._shared
 
         parameters: ServedBlock = self._links.take(self._requests.pop((position, side)))
-        self.moved += payload_bytes(parameters)
+        self._count_bytes(parameters.vectors, parameters.accumulators)
         if side != self.strip.shared:
             return parameters
         self._original = parameters
@@ -297,23 +283,15 @@ class _StripRun:
         return self._shared
 
     def _push(self, push: Push) -> None:
-        self.moved += payload_bytes(push)
-        self.pushes.append(self._links.push(push))
+        self._count_bytes(push.values, push.accumulators)
+        self._pushes.append(self._links.push(push))
+
+    def _count_bytes(self, *arrays: Array | None) -> None:
+        self.moved += sum(array.nbytes for array in arrays if array is not None)
 
     def finish(self) -> Result:
         """Wait until the servers have applied all changes, and return the result."""
-        answers = [self._links.take(push) for push in self.pushes]
+        answers = [self._links.take(push) for push in self._pushes]
         staleness = tuple(answer for answer in answers if answer != REFUSED)
         losses = tuple(self._losses)
         return Result(self.strip.number, self._run_id, losses, self.moved, staleness, self._seconds)
-
-
-def payload_bytes(message: Any) -> int:
-    """Return the number of bytes that a message takes when it is sent, its arrays included.
-
-    >>> payload_bytes(np.zeros(1000)) - 8000 < 200
-    True
-    """
-    buffers: list[pickle.PickleBuffer] = []
-    rest = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
-    return len(rest) + sum(buffer.raw().nbytes for buffer in buffers)

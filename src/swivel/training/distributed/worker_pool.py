@@ -18,7 +18,6 @@ from swivel.training.distributed.worker import Links, Result, Worker, WorkerSetu
 
 # A worker that died is created again after 0, 1, 3, 7, ... seconds, up to this many.
 MAX_DELAY_SECONDS = 30.0
-MAX_DOUBLINGS = 10
 MAX_FAILED_STARTS = 3  # in a row, before the run fails
 
 
@@ -32,7 +31,6 @@ class _PoolWorker:
     late_since: float | None = None
     deaths: int = 0  # since the last finished strip
     create_at: float = 0.0  # time of the next start
-    created: int = 0  # number of starts
 
     @property
     def has_joined(self) -> bool:
@@ -54,6 +52,7 @@ class WorkerPool:
         self._setup = setup
         self._members = [_PoolWorker() for _ in range(count)]
         self._failed_starts = 0  # since the last successful one
+        self.replaced = 0  # number of workers that were lost
         self._lost: list[int] = []  # workers that were lost since the last call of `maintain`
         self.failure = ""  # the last one of a worker or of a strip, for error messages
         self.description = ""  # of the backend of a worker
@@ -70,11 +69,6 @@ class WorkerPool:
     def unresponsive(self) -> int:
         """Number of workers that have not joined or are late."""
         return sum(not member.responds for member in self._members)
-
-    @property
-    def replaced(self) -> int:
-        """Number of workers that were replaced."""
-        return sum(max(0, member.created - 1) for member in self._members)
 
     def maintain(self, now: float) -> list[int]:
         """Start missing workers, and drop those that have been late for too long.
@@ -98,12 +92,11 @@ class WorkerPool:
                 num_cpus=self._config.worker_threads,
                 num_gpus=gpus,
                 max_restarts=0,
-                max_concurrency=self._config.ahead + 1,  # strips, and one more for `pause`
+                max_concurrency=self._config.ahead + 1,  # strips, and one more for `ping`
                 scheduling_strategy="SPREAD",
             )
             .remote(self._config.lease_seconds)
         )
-        member.created += 1
         member.joining = member.handle.begin.remote(self._setup)
 
     def _drop(self, member: _PoolWorker, now: float) -> None:
@@ -114,8 +107,9 @@ class WorkerPool:
         member.joining = None
         member.late_since = None
         member.leases.clear()
-        member.create_at = now + min(MAX_DELAY_SECONDS, 2.0 ** min(member.deaths, MAX_DOUBLINGS) - 1)
+        member.create_at = now + min(MAX_DELAY_SECONDS, 2**member.deaths - 1)
         member.deaths += 1
+        self.replaced += 1
 
     def wait(self, seconds: float) -> list[tuple[int, Result]]:
         """Wait until a worker responds, but not longer than `seconds`; return the available results with their workers.
@@ -190,11 +184,11 @@ class WorkerPool:
                 candidates.append((len(member.leases), number))
         return min(candidates)[1] if candidates else None
 
-    def assign(self, number: int, strip: Strip, run_id: int, handles: Sequence[Any], *, is_last: bool) -> None:
-        """Send a strip to a worker; with `is_last` a paused worker trains it, too."""
+    def assign(self, number: int, strip: Strip, run_id: int, handles: Sequence[Any]) -> None:
+        """Send a strip to a worker."""
         member = self._members[number]
         links = Links(handles, self._config.lease_seconds)
-        member.leases[member.handle.train.remote(strip, run_id, links, is_last)] = None
+        member.leases[member.handle.train.remote(strip, run_id, links)] = None
 
     def mark_late(self, numbers: Sequence[int], now: float) -> None:
         """Send no more strips to late workers until they respond."""
@@ -202,12 +196,6 @@ class WorkerPool:
             member = self._members[number]
             if member.leases and member.late_since is None:
                 member.late_since = now
-
-    def pause(self, run_id: int) -> None:
-        """Make workers skip the strips of this run that they have not started."""
-        for member in self._members:
-            if member.handle is not None:
-                member.handle.pause.remote(run_id)
 
     def close(self) -> None:
         """Stop the workers."""
