@@ -54,9 +54,9 @@ class TrainingState:
 Checkpoint = tuple[TrainingState, NDArray[np.bool_], dict[str, NDArray[np.float32]]]
 
 
-def state_from_dict(saved: Mapping[str, Any]) -> TrainingState:
+def state_from_dict(entries: Mapping[str, Any]) -> TrainingState:
     """Return a training state from its form as a dict; KeyError, TypeError or ValueError if it is not valid."""
-    fields = dict(saved)
+    fields = dict(entries)
     fields["loss"] = Loss(**fields["loss"])
     fields["history"] = tuple(Loss(**loss) for loss in fields["history"])
     state = TrainingState(**fields)
@@ -137,24 +137,26 @@ def refuse_other_run(folder: Path, provenance: Mapping[str, Any]) -> None:
     if not manifests or fingerprint(provenance) in [manifest.inputs.get("run") for manifest in manifests]:
         return
 
-    saved = manifests[0].config.get("provenance")
-    what = _describe_run(saved, provenance) if isinstance(saved, dict) else "with other settings"
+    what = "with other settings"
+    other = manifests[0].config.get("provenance")
+    if isinstance(other, dict):
+        what = _describe_run(other, provenance)
     raise FolderExists(
         f"{folder}: holds an unfinished run {what}; use the same settings to resume it, choose another folder, or pass "
         "overwrite=True"
     )
 
 
-def _describe_run(saved: Mapping[str, Any], provenance: Mapping[str, Any]) -> str:
-    """Return how a saved run differs from the one with this provenance."""
-    if saved.get("matrix") != provenance["matrix"]:
+def _describe_run(other: Mapping[str, Any], provenance: Mapping[str, Any]) -> str:
+    """Return how a saved run, with another provenance, differs from the one with this provenance."""
+    if other.get("matrix") != provenance["matrix"]:
         return "of another matrix"
-    if saved.get("init") != provenance.get("init"):
-        return "with another init" if saved.get("init") else "without init"
+    if other.get("init") != provenance.get("init"):
+        return "with another init" if other.get("init") else "without init"
 
     differing = []
     for name, value in provenance["config"].items():
-        before = dict(saved.get("config", {})).get(name)
+        before = dict(other.get("config", {})).get(name)
         if before != value:
             differing.append(f"{name} {'unset' if before is None else before}")
     return f"with {', '.join(differing)}" if differing else "of another version of Swivel"
@@ -207,10 +209,10 @@ class CheckpointStore:
                 return None
 
         try:
-            saved = unseal(data)
-            if saved.keys() != {"identity", "plan"}:
-                raise ValueError(f"fields {', '.join(saved)}")
-            return dict(saved["plan"]) if saved["identity"] == self.identity else None
+            fields = unseal(data)
+            if fields.keys() != {"identity", "plan"}:
+                raise ValueError(f"fields {', '.join(fields)}")
+            return dict(fields["plan"]) if fields["identity"] == self.identity else None
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise DamagedFolder(f"{file}: not a plan ({error})") from error
 

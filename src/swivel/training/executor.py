@@ -59,8 +59,8 @@ class TrainingJob:
     @cached_property
     def starts(self) -> Starts:
         """Start of each row block and of each column block in block order, followed by the end."""
-        rows, columns = self.matrix.shape
-        return block_starts(rows, self.plan.row_blocks), block_starts(columns, self.plan.column_blocks)
+        rows, columns = map(block_starts, self.matrix.shape, self.blocks)
+        return rows, columns
 
     def span(self, side: int, block: int) -> slice:
         """Return the positions of a block of rows (side 0) or columns (side 1) in block order."""
@@ -70,8 +70,8 @@ class TrainingJob:
     @property
     def orders(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Row numbers and column numbers in block order."""
-        rows, columns = self.matrix.shape
-        return block_order(rows, self.plan.row_blocks), block_order(columns, self.plan.column_blocks)
+        rows, columns = map(block_order, self.matrix.shape, self.blocks)
+        return rows, columns
 
     def offsets(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return the part of the targets that depends on the row, and on the column, in block order."""
@@ -91,8 +91,11 @@ class TrainingJob:
             steps.append(Step(block, partial(self.matrix.cells, *block), round_.learning_rate, seed))
         return steps
 
-    def create_backend(self) -> Backend:
-        """Return the backend that the plan names."""
+    def open_backend(self) -> tuple[Backend, TrainingJob]:
+        """Return the backend that the plan names, and the job with its matrix as the backend needs it.
+
+        The matrix is stored in the blocks of the plan, unless the backend builds its own layout.
+        """
         plan = self.plan
         config = self.config
         load = describe_load(self.matrix, config, self.blocks, plan.device)
@@ -109,20 +112,18 @@ class TrainingJob:
         backend_config = BackendConfig(
             plan.device, plan.dtype, self.threads, config.device_memory, plan.groups, load.cells, load.is_halved
         )
-        return create_backend(plan.backend, settings, backend_config)
-
-    def laid_out(self, backend: Backend) -> TrainingJob:
-        """Return the job with its matrix stored in the blocks of the plan, unless the backend builds its own layout."""
+        backend = create_backend(plan.backend, settings, backend_config)
         if backend.builds_layout:
-            return self
+            return backend, self
 
         matrix = self.matrix
         if self.blocks != (matrix.row_blocks, matrix.column_blocks):
             self.progress.message(
                 f"re-blocking the matrix from {matrix.row_blocks} x {matrix.column_blocks} "
-                f"to {self.plan.row_blocks} x {self.plan.column_blocks} blocks"
+                f"to {plan.row_blocks} x {plan.column_blocks} blocks"
             )
-        return replace(self, matrix=matrix.reblocked(*self.blocks, scratch=self.scratch, threads=self.threads))
+        blocked = matrix.reblocked(*self.blocks, scratch=self.scratch, threads=self.threads)
+        return backend, replace(self, matrix=blocked)
 
     def hold(self, backend: Backend, sides: Sides | None, capacity: tuple[int, int] = (1, 1)) -> None:
         """Copy parameters to a backend, and all cells if it builds its own layout.
@@ -195,8 +196,7 @@ class LocalExecutor(Executor):
 
     def begin(self, job: TrainingJob) -> None:
         """Create the backend, and re-block the matrix unless the backend builds its own layout."""
-        self._backend = job.create_backend()
-        self._job = job.laid_out(self._backend)
+        self._backend, self._job = job.open_backend()
 
     def hold(self, sides: Sides | None) -> None:
         """Copy the parameters to the backend, and all cells if it builds its own layout."""
@@ -216,19 +216,19 @@ class LocalExecutor(Executor):
     ) -> Iterator[CompletedSteps]:
         """Run rounds in order, starting each one before waiting for the losses of the previous ones."""
         self._backend.announce([*(round_.blocks for round_ in rounds), *ahead])
-        pending: deque[tuple[Round, PendingSteps]] = deque()
+        unread_rounds: deque[tuple[Round, PendingSteps]] = deque()  # started, and their losses are not read yet
 
         for round_ in rounds:
             # The device computes this round while the host collects the losses of an earlier one.
             steps = self._backend.run(self._job.steps(round_), should_stop)
-            pending.append((round_, steps))
-            if len(pending) > self._backend.rounds_ahead:
-                yield _wait_for(*pending.popleft())
+            unread_rounds.append((round_, steps))
+            if len(unread_rounds) > self._backend.rounds_ahead:
+                yield _wait_for(*unread_rounds.popleft())
 
             if steps.steps < len(round_.blocks) or should_stop() or should_save():
                 break
 
-        for oldest in pending:
+        for oldest in unread_rounds:
             yield _wait_for(*oldest)
 
     def is_finite(self) -> bool:

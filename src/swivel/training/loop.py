@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -156,8 +156,8 @@ def _find_or_make_plan(
     start: WarmStart | None,
 ) -> TrainingPlan:
     """Return the saved plan of the run, or a new one."""
-    saved = None if checkpoints is None else checkpoints.find_plan()
-    if checkpoints is None or saved is None:
+    earlier_plan = None if checkpoints is None else checkpoints.find_plan()
+    if checkpoints is None or earlier_plan is None:
         plan = make_plan(matrix, config, executor.min_block_size)
         if start is not None and config.epochs is None and config.end == "epochs":
             plan = replace(plan, epochs=fewer_epochs(plan.epochs))
@@ -165,7 +165,7 @@ def _find_or_make_plan(
         check_ranks(plan, executor.ranks)
         return plan
 
-    plan = read_plan(saved, checkpoints.folder)
+    plan = read_plan(earlier_plan, checkpoints.folder)
     check_plan(plan, config, checkpoints.folder)
     # One process can follow the order made for any number of ranks; several ranks need their own.
     if config.ranks is None and executor.ranks > 1:
@@ -192,7 +192,8 @@ class _TrainingRun:
         self.state = TrainingState()
         self.done = np.zeros(job.blocks, np.bool_)  # blocks trained in the current epoch
         self._clock = 0.0
-        self._orders: dict[int, list[list[Block]]] = {}  # by number of the epoch
+        # Only this epoch and the next are needed: an order has as many entries as the matrix has blocks.
+        self.order_of_epoch = lru_cache(maxsize=2)(partial(_make_order, job.plan, job.config.seed))
 
     def prepare(self, start: WarmStart | None) -> None:
         """Give the executor the initial or saved parameters, and report what will run."""
@@ -292,24 +293,6 @@ class _TrainingRun:
         self.state = replace(self.state, epochs=number + 1, loss=Loss(), history=(*self.state.history, self.state.loss))
         self.done[:] = False
 
-    def order_of_epoch(self, number: int) -> list[list[Block]]:
-        """Return the rounds of an epoch, in an order that depends on the seed, the plan and the epoch alone."""
-        if number not in self._orders:
-            plan = self.plan
-            seed = (self.config.seed, 1, number)
-            if plan.ranks > 1:
-                order = rounds_for_ranks(plan.row_blocks, plan.column_blocks, plan.ranks, seed)
-            elif plan.groups is None:
-                order = rounds_without_conflict(plan.row_blocks, plan.column_blocks, seed)
-            else:
-                order = rounds_in_groups(plan.row_blocks, plan.column_blocks, *plan.groups, seed)
-
-            # Only this epoch and the next are needed: an order has as many entries as the matrix has blocks.
-            for past in [epoch for epoch in self._orders if epoch < self.state.epochs]:
-                del self._orders[past]
-            self._orders[number] = order
-        return self._orders[number]
-
     def remaining_rounds(self) -> list[Round]:
         """Return the rounds of this epoch that have blocks left, each with its learning rate."""
         number = self.state.epochs
@@ -317,9 +300,9 @@ class _TrainingRun:
         rounds = []
 
         for blocks in self.order_of_epoch(number):
-            left = [block for block in blocks if not self.done[block]]
-            if left:
-                rounds.append(Round(number, left, self.learning_rate_after(steps_before)))
+            remaining = [block for block in blocks if not self.done[block]]
+            if remaining:
+                rounds.append(Round(number, remaining, self.learning_rate_after(steps_before)))
             steps_before += len(blocks)
         return rounds
 
@@ -428,6 +411,17 @@ class _TrainingRun:
 
         rows, columns = vectors
         return TrainingResult(rows, columns, self.plan, self.state.history, self.state.seconds)
+
+
+def _make_order(plan: TrainingPlan, seed: int, epoch: int) -> list[list[Block]]:
+    """Return the rounds of an epoch, in an order that depends on the plan, the seed and the epoch alone."""
+    blocks = plan.row_blocks, plan.column_blocks
+    epoch_seed = seed, 1, epoch
+    if plan.ranks > 1:
+        return rounds_for_ranks(*blocks, plan.ranks, epoch_seed)
+    if plan.groups is None:
+        return rounds_without_conflict(*blocks, epoch_seed)
+    return rounds_in_groups(*blocks, *plan.groups, epoch_seed)
 
 
 def _put_in_vocabulary_order(vectors: Array, order: NDArray[np.int64], threads: int) -> Array:

@@ -263,8 +263,10 @@ class RingExecutor(LocalExecutor):
         """Return whether the parameters of all ranks are finite, after pending transfers."""
         self._finish_moves()
         self._wait_for_sends()
-        waiting = [array for block in self._waiting.values() for array in (block.vectors, block.accumulators)]
-        is_finite = super().is_finite() and all(bool(torch.as_tensor(array).isfinite().all()) for array in waiting)
+        is_finite = super().is_finite()
+        for block in self._waiting.values():
+            for values in (block.vectors, block.accumulators):
+                is_finite = is_finite and bool(torch.as_tensor(values).isfinite().all())
         return not self.any_rank(not is_finite)
 
     def fetch(self) -> Sides | None:

@@ -6,7 +6,6 @@ replaces a lost one starts from this copy.
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import numpy as np
 
 from swivel.errors import ClusterError, first_line
 from swivel.runtime.options import ClusterConfig
-from swivel.runtime.ray import await_reply
+from swivel.runtime.ray import await_reply, kill_actor
 from swivel.training.distributed.leases import Part
 from swivel.training.distributed.parameter_server import Server, server_of
 from swivel.training.executor import Sides, TrainingJob
@@ -113,14 +112,14 @@ class ServerPool:
 
     def _transfer(self, number: int, start: Callable[[Part], Any]) -> Iterator[tuple[Part, Any]]:
         """Start a remote call for each part of a server, a few at a time, and yield each part with its result."""
-        pending: deque[tuple[Part, Any]] = deque()
+        transfers: deque[tuple[Part, Any]] = deque()
         for part in self._parts(number):
-            pending.append((part, start(part)))
-            if len(pending) >= MAX_TRANSFERS:
-                first, reference = pending.popleft()
+            transfers.append((part, start(part)))
+            if len(transfers) >= MAX_TRANSFERS:
+                first, reference = transfers.popleft()
                 yield first, self._get(reference)
 
-        for first, reference in pending:
+        for first, reference in transfers:
             yield first, self._get(reference)
 
     def _restore(self, number: int, error: BaseException) -> None:
@@ -135,8 +134,7 @@ class ServerPool:
                 ) from error
 
             self.restored += 1
-            with contextlib.suppress(Exception):  # The old server may be dead or unreachable.
-                self._ray.kill(member.handle)
+            kill_actor(self._ray, member.handle)
             member.handle = self._create()
             member.ping = None
             try:
@@ -187,5 +185,4 @@ class ServerPool:
     def close(self) -> None:
         """Stop the servers."""
         for member in self._members:
-            with contextlib.suppress(Exception):
-                self._ray.kill(member.handle)
+            kill_actor(self._ray, member.handle)

@@ -99,9 +99,8 @@ class Stepper:
     """Computes the gradients of single blocks with the backend of a run."""
 
     def __init__(self, job: TrainingJob) -> None:
-        self.backend = job.create_backend()
+        self.backend, self._job = job.open_backend()
         self.accumulator_decay = job.config.accumulator_decay
-        self._job = job.laid_out(self.backend)
         self._offsets = job.offsets()
         self._job.hold(self.backend, None)  # `gradients` gets the vectors of each block.
 

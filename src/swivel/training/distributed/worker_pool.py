@@ -5,7 +5,6 @@ A worker for which the cluster has no free cores yet joins later. A worker that 
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import Any
 
 from swivel.errors import ClusterError, SwivelError, first_line
 from swivel.runtime.options import ClusterConfig
+from swivel.runtime.ray import kill_actor
 from swivel.training.distributed.leases import Strip
 from swivel.training.distributed.worker import Links, Result, Worker, WorkerSetup
 
@@ -101,8 +101,7 @@ class WorkerPool:
 
     def _drop(self, member: _PoolWorker, now: float) -> None:
         """Kill a worker, and schedule its replacement."""
-        with contextlib.suppress(Exception):  # The worker may be dead or unreachable.
-            self._ray.kill(member.handle)
+        kill_actor(self._ray, member.handle)
         member.handle = None
         member.joining = None
         member.late_since = None
@@ -200,5 +199,4 @@ class WorkerPool:
     def close(self) -> None:
         """Stop the workers."""
         for member in self._members:
-            with contextlib.suppress(Exception):
-                self._ray.kill(member.handle)
+            kill_actor(self._ray, member.handle)
