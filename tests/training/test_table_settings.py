@@ -227,15 +227,13 @@ def test_recipe_table_is_chosen_for_tables_alone_and_a_line_says_so() -> None:
         vectors = swivel.train(matrix, dim=4, epochs=1, progress=recorder)
         said = [line for line in recorder.lines if "recipe table" in line]
         assert len(said) == is_said
-        assert vectors.path is not None
-        config = read_manifest(vectors.path).config["train"]
+        config = vectors.settings["train"]
         assert (config["transform"] == "log") == is_said
 
 
 def test_given_settings_override_those_of_the_table() -> None:
     vectors = swivel.train(make_table(), dim=4, epochs=2, weight_decay=0.5, unseen=0.25)
-    assert vectors.path is not None
-    config = read_manifest(vectors.path).config["train"]
+    config = vectors.settings["train"]
     assert (config["weight_decay"], config["unseen"], config["epochs"], config["block_size"]) == (0.5, 0.25, 2, 512)
 
 

@@ -54,24 +54,6 @@ class TrainingState:
 Checkpoint = tuple[TrainingState, NDArray[np.bool_], dict[str, NDArray[np.float32]]]
 
 
-def state_from_dict(entries: Mapping[str, Any]) -> TrainingState:
-    """Return a training state from its form as a dict; KeyError, TypeError or ValueError if it is not valid."""
-    fields = dict(entries)
-    fields["loss"] = Loss(**fields["loss"])
-    fields["history"] = tuple(Loss(**loss) for loss in fields["history"])
-    state = TrainingState(**fields)
-
-    # The manifest is JSON: a value may have any type.
-    if not all(type(count) is int and count >= 0 for count in (state.epochs, state.saved)):
-        raise ValueError(f"{state.epochs!r} epochs after {state.saved!r} checkpoints")
-    numbers = [state.seconds]
-    for loss in (state.loss, *state.history):
-        numbers += astuple(loss)
-    if not all(type(number) in (int, float) for number in numbers):
-        raise ValueError("a loss is not a number")
-    return state
-
-
 def saved_bytes(folder: Path | None) -> int:
     """Return the size of the existing checkpoints, which will be overwritten."""
     if folder is None:
@@ -280,8 +262,22 @@ def _without_remedy(error: Exception) -> str:
 
 
 def _read_state(slot: Folder) -> TrainingState:
+    """Return the training state in the manifest of a checkpoint."""
     try:
-        return state_from_dict(slot.manifest.facts)
+        fields = dict(slot.manifest.facts)
+        fields["loss"] = Loss(**fields["loss"])
+        fields["history"] = tuple(Loss(**loss) for loss in fields["history"])
+        state = TrainingState(**fields)
+
+        # The manifest is JSON: a value may have any type.
+        if not all(type(count) is int and count >= 0 for count in (state.epochs, state.saved)):
+            raise ValueError(f"{state.epochs!r} epochs after {state.saved!r} checkpoints")
+        numbers = [state.seconds]
+        for loss in (state.loss, *state.history):
+            numbers += astuple(loss)
+        if not all(type(number) in (int, float) for number in numbers):
+            raise ValueError("a loss is not a number")
+        return state
     except (KeyError, TypeError, ValueError, AttributeError) as error:  # from an older version, or edited by hand
         raise DamagedFolder(f"{slot.path}: the manifest has no valid training state ({error})") from error
 
