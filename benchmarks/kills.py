@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,15 +59,9 @@ class Audited(AsyncExecutor):
 
     audits = blocks = 0
 
-    def run(
-        self,
-        rounds: Sequence[Round],
-        ahead: Sequence[Sequence[Block]],
-        should_stop: Callable[[], bool],
-        should_save: Callable[[], bool],
-    ) -> Iterator[CompletedSteps]:
+    def run(self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]]) -> Iterator[CompletedSteps]:
         told: list[Block] = []
-        for done in super().run(rounds, ahead, should_stop, should_save):
+        for done in super().run(rounds, ahead):
             told += done[0]
             yield done
         applied = Counter((side, block, other) for (side, block), others in self.applied.items() for other in others)

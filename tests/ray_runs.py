@@ -26,15 +26,9 @@ class Audited(AsyncExecutor):
         self.run_ids = 0
         self.reported: list[tuple[int, Block]] = []  # epoch and block
 
-    def run(
-        self,
-        rounds: Sequence[Round],
-        ahead: Sequence[Sequence[Block]],
-        should_stop: Callable[[], bool],
-        should_save: Callable[[], bool],
-    ) -> Iterator[CompletedSteps]:
+    def run(self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]]) -> Iterator[CompletedSteps]:
         blocks: list[Block] = []
-        for steps in super().run(rounds, ahead, should_stop, should_save):
+        for steps in super().run(rounds, ahead):
             blocks += steps[0]
             yield steps
 

@@ -476,9 +476,11 @@ def test_rounds_are_started_before_the_losses_of_earlier_ones(ahead: int, stop: 
     backend = RecordingBackend(ahead)
     executor = object.__new__(LocalExecutor)
     executor._backend = backend  # type: ignore[assignment]
-    executor._job = SimpleNamespace(steps=lambda round_: [round_.number])  # type: ignore[assignment]
+    executor._job = SimpleNamespace(  # type: ignore[assignment]
+        steps=lambda round_: [round_.number], should_stop=None, should_pause=lambda: stop in backend.events
+    )
     rounds = [Round(number, [(0, 0)], 0.1) for number in range(4)]
-    done = list(executor.run(rounds, [], lambda: stop in backend.events, lambda: False))
+    done = list(executor.run(rounds, []))
     if stop != "never":
         assert len(done) == 2
         assert sorted(backend.events) == ["losses 0", "losses 1", "start 0", "start 1"]

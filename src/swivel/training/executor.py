@@ -42,7 +42,7 @@ class Round:
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """What all steps of a run share: matrix, settings and plan, and what the run may use of this machine."""
+    """What all steps of a run share: matrix, settings, plan, what it may use of this machine, and when to pause."""
 
     matrix: Matrix
     config: TrainConfig
@@ -50,6 +50,15 @@ class TrainingJob:
     threads: int
     scratch: Path | None = None  # folder that is removed when the run ends; None: only memory
     progress: Progress = SILENT
+
+    # Executors call both often: whether to finish the steps that have started and skip the rest, and whether to return
+    # at the next point where all parameters are consistent.
+    should_stop: Callable[[], bool] = lambda: False
+    should_save: Callable[[], bool] = lambda: False
+
+    def should_pause(self) -> bool:
+        """Return whether `Executor.run` should return early."""
+        return self.should_stop() or self.should_save()
 
     @property
     def blocks(self) -> tuple[int, int]:
@@ -165,20 +174,11 @@ class Executor(Protocol):
     def describe(self) -> str:
         """Return a short description of the hardware and the backend for the progress output."""
 
-    def run(
-        self,
-        rounds: Sequence[Round],
-        ahead: Sequence[Sequence[Block]],
-        should_stop: Callable[[], bool],
-        should_save: Callable[[], bool],
-    ) -> Iterator[CompletedSteps]:
+    def run(self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]]) -> Iterator[CompletedSteps]:
         """Run rounds of one epoch and yield blocks that were trained, each block once, with their losses.
 
-        No step is running when the iterator ends. `ahead` are the blocks of the rounds that follow these.
-
-        Both functions are called often, and when one of them returns true, only some of the rounds run: `should_stop`
-        ends the run after the steps that have started, `should_save` at the next point where all parameters are
-        consistent.
+        No step is running when the iterator ends. Only some of the rounds run if `TrainingJob.should_pause` returns
+        true. `ahead` are the blocks of the rounds that follow these.
         """
 
     def is_finite(self) -> bool:
@@ -207,25 +207,19 @@ class LocalExecutor(Executor):
         """Return the description of the backend."""
         return self._backend.describe()
 
-    def run(
-        self,
-        rounds: Sequence[Round],
-        ahead: Sequence[Sequence[Block]],
-        should_stop: Callable[[], bool],
-        should_save: Callable[[], bool],
-    ) -> Iterator[CompletedSteps]:
+    def run(self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]]) -> Iterator[CompletedSteps]:
         """Run rounds in order, starting each one before waiting for the losses of the previous ones."""
         self._backend.announce([*(round_.blocks for round_ in rounds), *ahead])
         unread_rounds: deque[tuple[Round, PendingSteps]] = deque()  # started, and their losses are not read yet
 
         for round_ in rounds:
             # The device computes this round while the host collects the losses of an earlier one.
-            steps = self._backend.run(self._job.steps(round_), should_stop)
+            steps = self._backend.run(self._job.steps(round_), self._job.should_stop)
             unread_rounds.append((round_, steps))
             if len(unread_rounds) > self._backend.rounds_ahead:
                 yield _wait_for(*unread_rounds.popleft())
 
-            if steps.steps < len(round_.blocks) or should_stop() or should_save():
+            if steps.steps < len(round_.blocks) or self._job.should_pause():
                 break
 
         for oldest in unread_rounds:

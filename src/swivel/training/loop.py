@@ -130,7 +130,8 @@ def train_matrix(
             plan = executor.broadcast(plan)
             assert plan is not None
 
-            job = TrainingJob(matrix, config, plan, threads, scratch, progress)
+            should_save = checkpoints.is_due if checkpoints is not None else lambda: False
+            job = TrainingJob(matrix, config, plan, threads, scratch, progress, should_stop, should_save)
             run = _TrainingRun(job, executor, checkpoints, should_stop)
             run.prepare(start)
 
@@ -275,14 +276,12 @@ class _TrainingRun:
         """Train the remaining blocks of this epoch, saving a checkpoint whenever one is due."""
         number = self.state.epochs
         while not self.done.all():
-            rounds = self.remaining_rounds()
-            ahead = self.order_of_epoch(number + 1)
-            for steps in self.executor.run(rounds, ahead, self.should_stop, self.is_checkpoint_due):
+            for steps in self.executor.run(self.remaining_rounds(), self.order_of_epoch(number + 1)):
                 self.record(steps, task)
 
             # The executor returns early when a checkpoint is due or a signal arrived. All ranks must agree, because
             # saving gathers the parameters of every rank.
-            if self.executor.any_rank(self.should_stop() or self.is_checkpoint_due()):
+            if self.executor.any_rank(self.job.should_pause()):
                 self.save_checkpoint()
                 if self.executor.any_rank(self.should_stop()):
                     if not self.should_stop():
@@ -334,10 +333,6 @@ class _TrainingRun:
         task.advance(count * self.cells_per_step, note + self.executor.note)
         learning_rate = self.learning_rate_after(self.steps_done - count)  # the one that these steps used
         self._metrics.add(sum(losses, Loss()), count, self.cells_per_step, learning_rate, self.steps_done)
-
-    def is_checkpoint_due(self) -> bool:
-        """Return whether to save a checkpoint now; never without a folder."""
-        return self.checkpoints is not None and self.checkpoints.is_due()
 
     def save_checkpoint(self) -> None:
         """Write a checkpoint, unless the run has diverged: the last good one must stay."""

@@ -8,7 +8,7 @@ before the epoch ends. Every wait has a time limit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from time import monotonic as now
@@ -131,13 +131,7 @@ class AsyncExecutor(Executor):
         servers = f"{self.config.servers} server{'s' * (self.config.servers > 1)}"
         return f"{len(workers)} asynchronous workers around {servers} on Ray, each {workers.description}"
 
-    def run(
-        self,
-        rounds: Sequence[Round],
-        ahead: Sequence[Sequence[Block]],
-        should_stop: Callable[[], bool],
-        should_save: Callable[[], bool],
-    ) -> Iterator[CompletedSteps]:
+    def run(self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]]) -> Iterator[CompletedSteps]:
         """Lease rounds as strips until all are done, and repeat the changes that a lost server had."""
         self._run_id += 1
         self._servers.begin(self._run_id)
@@ -147,7 +141,7 @@ class AsyncExecutor(Executor):
 
         while True:
             while not leases.is_over:
-                if not leases.is_pausing and (should_stop() or should_save()):
+                if not leases.is_pausing and self._job.should_pause():
                     leases.is_pausing = True
                 yield from self._poll(leases, strips)
 

@@ -14,7 +14,7 @@ import atexit
 import contextlib
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, replace
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -136,13 +136,7 @@ class RingExecutor(LocalExecutor):
         links = "NCCL" if self._device.type == "cuda" else "gloo"
         return f"{self.ranks} ranks ({links}), each {self._backend.describe()}"
 
-    def run(
-        self,
-        rounds: Sequence[Round],
-        ahead: Sequence[Sequence[Block]],
-        should_stop: Callable[[], bool],
-        should_save: Callable[[], bool],
-    ) -> Iterator[CompletedSteps]:
+    def run(self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]]) -> Iterator[CompletedSteps]:
         """Run this rank's blocks of each round. All ranks yield the same losses and pause after the same round."""
         order = [*(round_.blocks for round_ in rounds), *ahead]
         moves = self._plan_moves(order, len(rounds))
@@ -159,7 +153,7 @@ class RingExecutor(LocalExecutor):
 
             # A rank that skipped steps of its own would not match the others: all stop after the same round.
             losses = self._backend.run(self._job.steps(own), lambda: False).losses()
-            self._report(round_, dict(zip(own.blocks, losses, strict=True)), should_stop() or should_save())
+            self._report(round_, dict(zip(own.blocks, losses, strict=True)), self._job.should_pause())
             self._start_moves(moves[number + 1], number)
 
             # Losses and pause requests of a round are read one round later, so that no rank waits for the slowest.
