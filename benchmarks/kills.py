@@ -33,7 +33,7 @@ from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix
 from swivel.runtime.options import ClusterConfig
 from swivel.runtime.progress import SilentProgress, Task
 from swivel.training.distributed.async_executor import AsyncExecutor
-from swivel.training.executor import CompletedSteps, PauseRequests, Round
+from swivel.training.executor import CompletedSteps, Round
 from swivel.training.loop import train_matrix
 from swivel.training.schedule import Block
 
@@ -59,12 +59,10 @@ class Audited(AsyncExecutor):
 
     audits = blocks = 0
 
-    def run(
-        self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], requests: PauseRequests
-    ) -> Iterator[CompletedSteps]:
+    def run(self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]]) -> Iterator[CompletedSteps]:
         told: list[Block] = []
-        for done in super().run(rounds, ahead, requests):
-            told += done.blocks
+        for done in super().run(rounds, ahead):
+            told += done[0]
             yield done
         applied = Counter((side, block, other) for (side, block), others in self.applied.items() for other in others)
         expected = Counter([(0, row, column) for row, column in told] + [(1, column, row) for row, column in told])

@@ -283,7 +283,7 @@ def run_rounds(backend: Any, order: list[list[tuple[int, int]]], seconds: float 
 
 def choose_zeros() -> dict[str, ZeroSampling]:
     """Return the two ways to compute zeros, with the settings of a GPU."""
-    from swivel.training.plan import COMMON_ON_GPU
+    from swivel.training.training_plan import COMMON_ON_GPU
 
     config = TrainConfig()
     return {"all": ZeroSampling(), "sampled": ZeroSampling(COMMON_ON_GPU, config.middle, config.share)}

@@ -26,8 +26,8 @@ from swivel.training.backends import ParameterBlock, Step, StepSettings, ZeroSam
 from swivel.training.backends.cpu import CpuBackend
 from swivel.training.backends.select import measure_products
 from swivel.training.objective import Objective, column_offsets, row_offsets
-from swivel.training.plan import choose_zeros
 from swivel.training.schedule import Block, block_order, block_starts
+from swivel.training.training_plan import choose_zeros
 
 MEASURES = (
     "swivel.training.backends.base",

@@ -22,8 +22,8 @@ from fuzz.of_text import JSON_WORDS
 from swivel.counts import open_matrix
 from swivel.counts.importers.importer import import_counts
 from swivel.storage.manifest import open_folder, read_manifest
-from swivel.training.checkpoint import Checkpoint, CheckpointStore, TrainingState
-from swivel.training.plan import read_plan
+from swivel.training.checkpoint import CheckpointStore, TrainingState
+from swivel.training.training_plan import read_plan
 from swivel.vectors import Vectors, VectorTable
 from swivel.vectors import load as load_folder
 
@@ -128,18 +128,17 @@ def read_checkpoint(data: bytes, folder: Path) -> None:
     """A checkpoint that is damaged is none; one that is whole says where its run was."""
     seal(folder / "checkpoint-1", "checkpoint", CHECKPOINT, data)
     found = CheckpointStore(folder, "x").load()
-    assert found is None or isinstance(found, Checkpoint)
     if found is not None:
-        state = found.state
+        state, done, arrays = found
         assert type(state.epochs) is int and type(state.saved) is int
         assert all(type(value) in (int, float) for value in asdict(state.loss).values())
-        assert found.done.dtype == np.bool_ and found.done.ndim == 2
-        assert all(array.dtype in (np.float32, np.float64) for array in found.arrays.values())
+        assert done.dtype == np.bool_ and done.ndim == 2
+        assert all(array.dtype in (np.float32, np.float64) for array in arrays.values())
 
 
 def seed_checkpoint(folder: Path) -> Iterable[bytes]:
     arrays = {"rows": np.ones((3, 2), np.float32), "rows_accumulators": np.ones((3, 2), np.float32)}
-    CheckpointStore(folder, "x").save(Checkpoint(TrainingState(epochs=1), np.zeros((1, 2), bool), arrays))
+    CheckpointStore(folder, "x").save(TrainingState(epochs=1), np.zeros((1, 2), bool), arrays, {})
     yield unseal(folder / "checkpoint-1", CHECKPOINT)
 
 

@@ -13,7 +13,7 @@ from swivel.counts import open_matrix
 from swivel.runtime.options import ClusterConfig
 from swivel.runtime.progress import SilentProgress, Task
 from swivel.training.distributed.async_executor import AsyncExecutor
-from swivel.training.executor import CompletedSteps, PauseRequests, Round
+from swivel.training.executor import CompletedSteps, Round
 from swivel.training.loop import train_matrix
 from swivel.training.schedule import Block
 
@@ -26,12 +26,10 @@ class Audited(AsyncExecutor):
         self.run_ids = 0
         self.reported: list[tuple[int, Block]] = []  # epoch and block
 
-    def run(
-        self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], requests: PauseRequests
-    ) -> Iterator[CompletedSteps]:
+    def run(self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]]) -> Iterator[CompletedSteps]:
         blocks: list[Block] = []
-        for steps in super().run(rounds, ahead, requests):
-            blocks += steps.blocks
+        for steps in super().run(rounds, ahead):
+            blocks += steps[0]
             yield steps
 
         assert len(set(blocks)) == len(blocks), "a block was reported twice"

@@ -28,7 +28,7 @@ def plain_triton(config: TrainConfig) -> Iterator[None]:
         return
 
     from streaming_runs import PlainLauncher
-    from swivel.training import plan
+    from swivel.training import training_plan as plan
     from swivel.training.backends.triton import backend
 
     with (

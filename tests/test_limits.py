@@ -33,8 +33,8 @@ from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SilentProgress
 from swivel.runtime.resources import free_memory
 from swivel.training.loop import train_matrix
-from swivel.training.plan import estimate_needs, make_plan
 from swivel.training.schedule import block_order, block_starts
+from swivel.training.training_plan import estimate_needs, make_plan
 from swivel.vectors import VectorTable
 from swivel.vectors.compare import compare
 from swivel.vectors.formats import export

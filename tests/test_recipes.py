@@ -25,7 +25,7 @@ import swivel
 from swivel.config import RECIPES, STAGES, TrainConfig, stage_config
 from swivel.counts.layout import choose_layout
 from swivel.pipeline.train import resolve_configs
-from swivel.training import plan as planning
+from swivel.training import training_plan as planning
 from swivel.training.table_settings import choose_popularity
 
 WITHOUT_ENTRY = {"glove"}  # a baseline, not a recipe of ours
@@ -255,7 +255,7 @@ CONSTANTS: dict[str, dict[str, Any]] = {
         "MAX_BLOCK_SIZE_ON_GPU": 4_096,
         "MIN_EPOCHS": 4,
     },
-    "swivel.training.plan": {
+    "swivel.training.training_plan": {
         "MAX_EPOCHS": 100,
         "COMMON": {"cpu": 0.03},
         "COMMON_ON_GPU": 0.1,

@@ -57,7 +57,7 @@ def find_plan(folder: Path, identity: str = "run") -> tuple[dict[str, object] | 
 
 
 def save(folder: Path, identity: str, state: TrainingState, arrays: dict[str, NDArray[np.float32]]) -> None:
-    following = CheckpointStore(folder, identity).save(Checkpoint(state, DONE, arrays, {"epochs": 9}))
+    following = CheckpointStore(folder, identity).save(state, DONE, arrays, {"epochs": 9})
     assert following.saved == state.saved + 1
 
 
@@ -68,7 +68,7 @@ def save_two(folder: Path) -> None:
 
 def value_of(folder: Path) -> float | None:
     found, _ = load(folder)
-    return None if found is None else float(found.arrays["rows"][0, 0])
+    return None if found is None else float(found[2]["rows"][0, 0])
 
 
 def test_loaded_checkpoint_equals_the_saved_one(tmp_path: Path) -> None:
@@ -79,19 +79,18 @@ def test_loaded_checkpoint_equals_the_saved_one(tmp_path: Path) -> None:
 
     assert found is not None
     assert message == ""
-    assert found.plan == {"epochs": 9}
-    assert found.state == state
-    assert found.done.tolist() == DONE.tolist()
-    assert {name: array.tobytes() for name, array in found.arrays.items()} == {"rows": arrays["rows"].tobytes()}
+    assert find_plan(tmp_path) == ({"epochs": 9}, "")
+    assert found[0] == state
+    assert found[1].tolist() == DONE.tolist()
+    assert {name: array.tobytes() for name, array in found[2].items()} == {"rows": arrays["rows"].tobytes()}
 
 
 def test_checkpoint_with_other_blocks_is_skipped_with_a_message(tmp_path: Path) -> None:
     save(tmp_path, "run", TrainingState(saved=0), make_arrays(0))
-    other = Checkpoint(TrainingState(saved=1), np.zeros((9, 9), np.bool_), make_arrays(1))
-    CheckpointStore(tmp_path, "run").save(other)
+    CheckpointStore(tmp_path, "run").save(TrainingState(saved=1), np.zeros((9, 9), np.bool_), make_arrays(1), {})
     found, message = load(tmp_path, blocks=DONE.shape)
     assert found is not None
-    assert found.state.saved == 0
+    assert found[0].saved == 0
     assert re.fullmatch(r"\S+checkpoint-2: has \(9, 9\) blocks, .* \(3, 2\): using checkpoint-1", message)
 
 

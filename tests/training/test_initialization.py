@@ -165,8 +165,8 @@ def test_new_words_solve_their_least_squares_problem(
     start = find_start(matrix, vectors, config)
     joined = add_new_words(matrix, start, config, threads=2)
     table, objective = matrix.to_scipy().toarray(), Objective()
-    row, known = joined.rows.places[len(start.rows.places)], start.columns.places
-    C, x = start.columns.vectors.astype(np.float64), table[row, known]
+    row, known = joined.ids[0][len(start.ids[0])], start.ids[1]
+    C, x = start.vectors[1].astype(np.float64), table[row, known]
     seen = x > 0
     pmi = np.log(x[seen] * matrix.total / matrix.row_sums[row] / matrix.column_sums[known][seen])
     weights = np.where(seen, objective.confidence(x), 0.02)
@@ -176,9 +176,9 @@ def test_new_words_solve_their_least_squares_problem(
     left = (C.T * weights) @ C + ridge * np.eye(4)
     expected = np.linalg.solve(left, C.T @ (weights * targets))
 
-    assert joined.rows.vectors[len(start.rows.places)] == pytest.approx(expected, rel=1e-4, abs=1e-5)
-    assert sorted(joined.rows.places.tolist()) == list(range(len(matrix.rows)))
-    assert len(joined.columns.places) > len(start.columns.places)
+    assert joined.vectors[0][len(start.ids[0])] == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    assert sorted(joined.ids[0].tolist()) == list(range(len(matrix.rows)))
+    assert len(joined.ids[1]) > len(start.ids[1])
     assert joined.fingerprint == start.fingerprint
 
 
@@ -204,7 +204,7 @@ def test_word_without_counts_with_old_words_starts_from_a_random_vector(tmp_path
     matrix = add(old, count(["rum gin"] * 2, recipe="fast", min_count=1))
     start = find_start(matrix, vectors, TrainConfig(dim=4))
     joined = add_new_words(matrix, start, TrainConfig(dim=4))
-    assert joined.rows.places.tolist() == start.rows.places.tolist()
+    assert joined.ids[0].tolist() == start.ids[0].tolist()
     assert len(train(matrix, recipe="fast", init=vectors, **QUICK)) == 4
 
 

@@ -23,14 +23,14 @@ from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.errors import ConfigError, DamagedFolder, Diverged, TrainingError
 from swivel.runtime.progress import SILENT, Progress, SilentProgress, Task
 from swivel.storage import seal, unseal
-from swivel.training import plan as planning
+from swivel.training import training_plan as planning
 from swivel.training.backends.base import PendingSteps
 from swivel.training.checkpoint import PLAN
-from swivel.training.executor import LocalExecutor, PauseRequests, Round
+from swivel.training.executor import LocalExecutor, Round
 from swivel.training.loop import TrainingResult, train_matrix
 from swivel.training.objective import Loss
-from swivel.training.plan import OtherMemory, TrainingPlan, estimate_needs, make_plan, wants_sample
 from swivel.training.schedule import block_order, block_starts
+from swivel.training.training_plan import TrainingPlan, estimate_needs, make_plan, wants_sample
 
 CONFIG = TrainConfig(dim=12, block_size=21, epochs=30, backend="cpu", checkpoint_minutes=0)
 BOTH = (CONFIG, replace(CONFIG, zeros="sampled", common=0.1, middle=0.4, share=0.1))
@@ -355,8 +355,8 @@ def test_the_estimate_grows_with_the_number_of_blocks(planted: Matrix) -> None:
 def test_the_estimate_names_the_memory_of_other_steps(planted: Matrix) -> None:
     plan = make_plan(planted, CONFIG)
     alone, during, after = (
-        estimate_needs(planted, CONFIG, plan, threads=1, other=other).memory_bytes
-        for other in (None, OtherMemory(during=1 << 30), OtherMemory(after=1 << 40))
+        estimate_needs(planted, CONFIG, plan, threads=1, other_memory=other).memory_bytes
+        for other in ((0, 0), (1 << 30, 0), (0, 1 << 40))
     )
     assert during == alone + (1 << 30)
     assert 1 << 40 < after < alone + (1 << 40)  # Training has ended by then.
@@ -476,11 +476,11 @@ def test_rounds_are_started_before_the_losses_of_earlier_ones(ahead: int, stop: 
     backend = RecordingBackend(ahead)
     executor = object.__new__(LocalExecutor)
     executor._backend = backend  # type: ignore[assignment]
-    executor._job = SimpleNamespace(steps=lambda round_: [round_.number])  # type: ignore[assignment]
-    requests = PauseRequests(lambda: stop in backend.events, lambda: False)
-
+    executor._job = SimpleNamespace(  # type: ignore[assignment]
+        steps=lambda round_: [round_.number], should_stop=None, should_pause=lambda: stop in backend.events
+    )
     rounds = [Round(number, [(0, 0)], 0.1) for number in range(4)]
-    done = list(executor.run(rounds, [], requests))
+    done = list(executor.run(rounds, []))
     if stop != "never":
         assert len(done) == 2
         assert sorted(backend.events) == ["losses 0", "losses 1", "start 0", "start 1"]

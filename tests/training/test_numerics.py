@@ -34,7 +34,7 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.counts.importers import import_counts
 from swivel.errors import CountsError, Diverged
-from swivel.training import plan as planning
+from swivel.training import training_plan as planning
 from swivel.training.backends import ParameterBlock, StepSettings, choose_backend
 from swivel.training.loop import TrainingResult, train_matrix
 from swivel.training.objective import Objective, column_offsets, row_offsets

@@ -26,7 +26,6 @@ from swivel.training.distributed import open_executor
 from swivel.training.executor import Executor
 from swivel.training.initialization import WarmStart, find_start
 from swivel.training.loop import TrainingResult, train_matrix
-from swivel.training.plan import OtherMemory
 from swivel.training.warm_start import add_new_words
 from swivel.vectors import Vectors
 from swivel.vectors.folder import write_contents
@@ -61,10 +60,10 @@ class TrainJob:
         words = self.matrix.rows.tokens if self.matrix.columns_per_row else []
         return words if needs_ngrams(self.vectors_config, len(words)) else []
 
-    def estimate_ngrams(self) -> OtherMemory:
-        """Return the memory that the n-grams of the words need."""
+    def estimate_ngrams(self) -> tuple[int, int]:
+        """Return the bytes that the n-grams of the words need while vectors are trained, and after that."""
         words = self.words_with_ngrams()
-        return OtherMemory(*estimate_memory(words, self.config.dim)) if words else OtherMemory()
+        return estimate_memory(words, self.config.dim) if words else (0, 0)
 
 
 def make_job(matrix: Matrix, config: TrainConfig, vectors_config: VectorsConfig, init: Vectors | None) -> TrainJob:
@@ -90,7 +89,7 @@ def run_training(job: TrainJob, path: Path | None, report: ReportJob) -> Vectors
                 progress=options.progress if executor.is_leader else SILENT,  # The leader reports for all ranks.
                 start=start,
                 executor=executor,
-                other=job.estimate_ngrams(),
+                other_memory=job.estimate_ngrams(),
             )
             if trained is not None:  # Only the leading process has the result.
                 result = finish_vectors(job, trained, output, index, report)
@@ -129,7 +128,7 @@ def extend_start(job: TrainJob, executor: Executor, options: RunOptions) -> Warm
     if job.start is None or not executor.is_leader:
         return None
 
-    known, rows = len(job.start.rows.places), len(job.matrix.rows)
+    known, rows = len(job.start.ids[0]), len(job.matrix.rows)
     options.progress.message(f"init has {known:,} of the {rows:,} rows; {rows - known:,} are new")
     return add_new_words(job.matrix, job.start, job.config, threads=options.thread_count)
 

@@ -175,6 +175,12 @@ def take_results(ray: Any, references: Sequence[Any], *, idle_seconds: float = I
         cancel(ray, pending)
 
 
+def kill_actor(ray: Any, handle: Any) -> None:
+    """End the process of an actor, if it is alive and reachable; `handle` may be None."""
+    with contextlib.suppress(Exception):
+        ray.kill(handle)
+
+
 def await_reply(ray: Any, reference: Any, *, seconds: float) -> Any:
     """Return the result of a call as `ray.get` does, but raise ClusterError if the node of this process is lost."""
     deadline = time.monotonic() + seconds

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -49,32 +49,9 @@ class TrainingState:
     seconds: float = 0.0  # spent training
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """Everything that is needed to resume a run."""
-
-    state: TrainingState
-    done: NDArray[np.bool_]  # (row blocks, column blocks): those trained in the current epoch
-    arrays: Mapping[str, NDArray[np.float32]]
-    plan: Mapping[str, Any] = field(default_factory=dict)
-
-
-def state_from_dict(saved: Mapping[str, Any]) -> TrainingState:
-    """Return a training state from its form as a dict; KeyError, TypeError or ValueError if it is not valid."""
-    fields = dict(saved)
-    fields["loss"] = Loss(**fields["loss"])
-    fields["history"] = tuple(Loss(**loss) for loss in fields["history"])
-    state = TrainingState(**fields)
-
-    # The manifest is JSON: a value may have any type.
-    if not all(type(count) is int and count >= 0 for count in (state.epochs, state.saved)):
-        raise ValueError(f"{state.epochs!r} epochs after {state.saved!r} checkpoints")
-    numbers = [state.seconds]
-    for loss in (state.loss, *state.history):
-        numbers += astuple(loss)
-    if not all(type(number) in (int, float) for number in numbers):
-        raise ValueError("a loss is not a number")
-    return state
+# Everything that is needed to resume a run: the position in the schedule, which blocks (row block, column block) were
+# trained in the current epoch, and the parameters by name.
+Checkpoint = tuple[TrainingState, NDArray[np.bool_], dict[str, NDArray[np.float32]]]
 
 
 def saved_bytes(folder: Path | None) -> int:
@@ -96,22 +73,34 @@ def remove_checkpoints(folder: Path) -> None:
         remove_tree(folder / PLAN)
 
 
+def _open_slots(folder: Path, problems: list[str]) -> Iterator[Folder]:
+    """Yield the checkpoints in a folder, of any run; append why others cannot be opened to `problems`."""
+    for path in (folder / name for name in SLOTS):
+        try:
+            if path.exists():
+                yield open_folder(path, STAGE)
+        except (StorageError, OSError) as error:
+            problems.append(_without_remedy(error))
+
+
 def read_progress(folder: Path) -> dict[str, Any] | None:
     """Return the epochs and steps that the unfinished run in a folder has saved, and its settings; None without one."""
-    found = []
-    for name in SLOTS:
-        with contextlib.suppress(StorageError, OSError, TypeError, ValueError, KeyError, AttributeError):  # or damaged
-            slot = open_folder(folder / name, STAGE)
+    newest = -1
+    progress = None
+    for slot in _open_slots(folder, []):
+        with contextlib.suppress(StorageError, OSError, TypeError, ValueError, KeyError, AttributeError):  # damaged
             state, done = _read_state(slot), slot.array(DONE)
             epochs = int(slot.manifest.config["plan"]["epochs"])
-            progress = {
-                "epochs": f"{state.epochs:,} of {epochs:,}",
-                "steps": f"{state.epochs * done.size + int(done.sum()):,} of {epochs * done.size:,}",
-                "saved": slot.path,
-                "settings": {"train": slot.manifest.config["provenance"].get("config", {})},
-            }
-            found.append((state.saved, progress))
-    return max(found, key=lambda each: each[0])[1] if found else None
+            settings = slot.manifest.config["provenance"].get("config", {})
+            if state.saved > newest:
+                progress = {
+                    "epochs": f"{state.epochs:,} of {epochs:,}",
+                    "steps": f"{state.epochs * done.size + int(done.sum()):,} of {epochs * done.size:,}",
+                    "saved": slot.path,
+                    "settings": {"train": settings},
+                }
+                newest = state.saved
+    return progress
 
 
 def sweep_checkpoints(folder: Path, provenance: Mapping[str, Any]) -> None:
@@ -126,31 +115,30 @@ def sweep_checkpoints(folder: Path, provenance: Mapping[str, Any]) -> None:
 
 def refuse_other_run(folder: Path, provenance: Mapping[str, Any]) -> None:
     """Raise FolderExists if a folder has checkpoints of another run only, whose work would be lost."""
-    manifests = []
-    for name in SLOTS:
-        with contextlib.suppress(StorageError, OSError):  # missing, or damaged
-            manifests.append(open_folder(folder / name, STAGE).manifest)
+    manifests = [slot.manifest for slot in _open_slots(folder, [])]
     if not manifests or fingerprint(provenance) in [manifest.inputs.get("run") for manifest in manifests]:
         return
 
-    saved = manifests[0].config.get("provenance")
-    what = _describe_run(saved, provenance) if isinstance(saved, dict) else "with other settings"
+    what = "with other settings"
+    other = manifests[0].config.get("provenance")
+    if isinstance(other, dict):
+        what = _describe_run(other, provenance)
     raise FolderExists(
         f"{folder}: holds an unfinished run {what}; use the same settings to resume it, choose another folder, or pass "
         "overwrite=True"
     )
 
 
-def _describe_run(saved: Mapping[str, Any], provenance: Mapping[str, Any]) -> str:
-    """Return how a saved run differs from the one with this provenance."""
-    if saved.get("matrix") != provenance["matrix"]:
+def _describe_run(other: Mapping[str, Any], provenance: Mapping[str, Any]) -> str:
+    """Return how a saved run, with another provenance, differs from the one with this provenance."""
+    if other.get("matrix") != provenance["matrix"]:
         return "of another matrix"
-    if saved.get("init") != provenance.get("init"):
-        return "with another init" if saved.get("init") else "without init"
+    if other.get("init") != provenance.get("init"):
+        return "with another init" if other.get("init") else "without init"
 
     differing = []
     for name, value in provenance["config"].items():
-        before = dict(saved.get("config", {})).get(name)
+        before = dict(other.get("config", {})).get(name)
         if before != value:
             differing.append(f"{name} {'unset' if before is None else before}")
     return f"with {', '.join(differing)}" if differing else "of another version of Swivel"
@@ -184,8 +172,7 @@ class CheckpointStore:
             damage = str(error)
 
         if not plan:
-            slots, _ = self._open_slots()
-            plans = [slot.manifest.config.get("plan") for _, slot in slots]
+            plans = [slot.manifest.config.get("plan") for _, slot in self._find_slots()[0]]
             plan = next((plan for plan in plans if isinstance(plan, dict) and plan), None)
         if damage:
             outcome = "no checkpoint, training starts from the beginning"
@@ -204,10 +191,10 @@ class CheckpointStore:
                 return None
 
         try:
-            saved = unseal(data)
-            if saved.keys() != {"identity", "plan"}:
-                raise ValueError(f"fields {', '.join(saved)}")
-            return dict(saved["plan"]) if saved["identity"] == self.identity else None
+            fields = unseal(data)
+            if fields.keys() != {"identity", "plan"}:
+                raise ValueError(f"fields {', '.join(fields)}")
+            return dict(fields["plan"]) if fields["identity"] == self.identity else None
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise DamagedFolder(f"{file}: not a plan ({error})") from error
 
@@ -215,15 +202,20 @@ class CheckpointStore:
         """Return whether the interval since the last checkpoint has passed."""
         return self.minutes > 0 and time.monotonic() - self.last >= 60 * self.minutes
 
-    def save(self, checkpoint: Checkpoint) -> TrainingState:
+    def save(
+        self,
+        state: TrainingState,
+        done: NDArray[np.bool_],
+        arrays: Mapping[str, NDArray[np.float32]],
+        plan: Mapping[str, Any],
+    ) -> TrainingState:
         """Write a checkpoint over the older of the two, and return the state to continue with, which counts it."""
-        state = checkpoint.state
         with create_folder(self.folder / SLOTS[state.saved % len(SLOTS)], STAGE, overwrite=True) as writer:
-            for name, array in checkpoint.arrays.items():
+            for name, array in arrays.items():
                 writer.write_array(f"{name}.npy", array)
-            writer.write_array(DONE, checkpoint.done)
+            writer.write_array(DONE, done)
 
-            config = {"plan": dict(checkpoint.plan), "provenance": dict(self.provenance)}
+            config = {"plan": dict(plan), "provenance": dict(self.provenance)}
             writer.finish(config=config, inputs={"run": self.identity}, facts=asdict(state))
 
         self.last = time.monotonic()
@@ -234,7 +226,7 @@ class CheckpointStore:
 
         Damaged checkpoints are skipped, and so are those with another number of blocks than `blocks`, if given.
         """
-        slots, skipped = self._open_slots()
+        slots, problems = self._find_slots()
         checkpoint = None
         outcome = "no checkpoint is left, training starts from the beginning"
 
@@ -244,28 +236,25 @@ class CheckpointStore:
                 outcome = f"using {slot.path.name}"
                 break
             except (StorageError, OSError) as error:
-                skipped.append(_without_remedy(error))
+                problems.append(_without_remedy(error))
 
-        if skipped:
-            self.progress.message(f"{'; '.join(skipped)}: {outcome}")
+        if problems:
+            self.progress.message(f"{'; '.join(problems)}: {outcome}")
         return checkpoint
 
-    def _open_slots(self) -> tuple[list[tuple[TrainingState, Folder]], list[str]]:
+    def _find_slots(self) -> tuple[list[tuple[TrainingState, Folder]], list[str]]:
         """Return the checkpoints of the run that have a manifest, newest first, and the problems of the others."""
         slots: list[tuple[TrainingState, Folder]] = []
-        skipped: list[str] = []
+        problems: list[str] = []
 
-        for path in (self.folder / name for name in SLOTS):
-            if not path.exists():
-                continue
-            try:
-                slot = open_folder(path, STAGE)
-                if slot.manifest.inputs.get("run") == self.identity:
+        for slot in _open_slots(self.folder, problems):
+            if slot.manifest.inputs.get("run") == self.identity:
+                try:
                     slots.append((_read_state(slot), slot))
-            except (StorageError, OSError) as error:
-                skipped.append(_without_remedy(error))
+                except DamagedFolder as error:
+                    problems.append(_without_remedy(error))
 
-        return sorted(slots, key=lambda each: -each[0].saved), skipped
+        return sorted(slots, key=lambda each: -each[0].saved), problems
 
 
 def _without_remedy(error: Exception) -> str:
@@ -273,8 +262,22 @@ def _without_remedy(error: Exception) -> str:
 
 
 def _read_state(slot: Folder) -> TrainingState:
+    """Return the training state in the manifest of a checkpoint."""
     try:
-        return state_from_dict(slot.manifest.facts)
+        fields = dict(slot.manifest.facts)
+        fields["loss"] = Loss(**fields["loss"])
+        fields["history"] = tuple(Loss(**loss) for loss in fields["history"])
+        state = TrainingState(**fields)
+
+        # The manifest is JSON: a value may have any type.
+        if not all(type(count) is int and count >= 0 for count in (state.epochs, state.saved)):
+            raise ValueError(f"{state.epochs!r} epochs after {state.saved!r} checkpoints")
+        numbers = [state.seconds]
+        for loss in (state.loss, *state.history):
+            numbers += astuple(loss)
+        if not all(type(number) in (int, float) for number in numbers):
+            raise ValueError("a loss is not a number")
+        return state
     except (KeyError, TypeError, ValueError, AttributeError) as error:  # from an older version, or edited by hand
         raise DamagedFolder(f"{slot.path}: the manifest has no valid training state ({error})") from error
 
@@ -293,4 +296,4 @@ def _read_checkpoint(state: TrainingState, slot: Folder, blocks: tuple[int, ...]
         problem = f"has {done.shape} blocks, but the run has {blocks}"
     if problem:
         raise DamagedFolder(f"{slot.path}: {problem}")
-    return Checkpoint(state, done, arrays, slot.manifest.config.get("plan", {}))
+    return state, done, arrays

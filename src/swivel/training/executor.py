@@ -10,24 +10,25 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from swivel.config import TrainConfig
 from swivel.counts import Matrix
-from swivel.runtime.progress import Progress
+from swivel.runtime.progress import SILENT, Progress
 from swivel.training.backends import Backend, BackendConfig, Step, StepSettings, create_backend
 from swivel.training.backends.base import PendingSteps, Starts
 from swivel.training.backends.base import Sides as Sides
 from swivel.training.objective import Loss, Objective, column_offsets, find_unit_offsets, row_offsets
-from swivel.training.plan import TrainingPlan, describe_load
 from swivel.training.schedule import Block, block_order, block_starts
+from swivel.training.training_plan import TrainingPlan, describe_load
 
 T = TypeVar("T")
+CompletedSteps = tuple[Sequence[Block], Sequence[Loss]]  # blocks that were trained, and the loss of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,45 +40,36 @@ class Round:
     learning_rate: float
 
 
-@dataclass(frozen=True, slots=True)
-class CompletedSteps:
-    """Blocks that were trained, with the loss of each."""
-
-    blocks: Sequence[Block]
-    losses: Sequence[Loss]
-    note: str = ""  # what the executor adds to the progress line
-
-
-@dataclass(frozen=True, slots=True)
-class PauseRequests:
-    """Callbacks that an executor polls while it runs."""
-
-    should_stop: Callable[[], bool]  # finish the steps that have started and skip the rest
-    should_save: Callable[[], bool]  # return at the next point where the parameters are consistent
-
-    def pause(self) -> bool:
-        """Return whether `Executor.run` should return early."""
-        return self.should_stop() or self.should_save()
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TrainingJob:
-    """The matrix, settings and plan that all steps of a run share."""
+    """What all steps of a run share: matrix, settings, plan, what it may use of this machine, and when to pause."""
 
     matrix: Matrix
     config: TrainConfig
     plan: TrainingPlan
+    threads: int
+    scratch: Path | None = None  # folder that is removed when the run ends; None: only memory
+    progress: Progress = SILENT
+
+    # Executors call both often: whether to finish the steps that have started and skip the rest, and whether to return
+    # at the next point where all parameters are consistent.
+    should_stop: Callable[[], bool] = lambda: False
+    should_save: Callable[[], bool] = lambda: False
+
+    def should_pause(self) -> bool:
+        """Return whether `Executor.run` should return early."""
+        return self.should_stop() or self.should_save()
 
     @property
     def blocks(self) -> tuple[int, int]:
         """Number of row blocks and of column blocks."""
         return self.plan.row_blocks, self.plan.column_blocks
 
-    @property
+    @cached_property
     def starts(self) -> Starts:
         """Start of each row block and of each column block in block order, followed by the end."""
-        rows, columns = self.matrix.shape
-        return block_starts(rows, self.plan.row_blocks), block_starts(columns, self.plan.column_blocks)
+        rows, columns = map(block_starts, self.matrix.shape, self.blocks)
+        return rows, columns
 
     def span(self, side: int, block: int) -> slice:
         """Return the positions of a block of rows (side 0) or columns (side 1) in block order."""
@@ -87,8 +79,8 @@ class TrainingJob:
     @property
     def orders(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Row numbers and column numbers in block order."""
-        rows, columns = self.matrix.shape
-        return block_order(rows, self.plan.row_blocks), block_order(columns, self.plan.column_blocks)
+        rows, columns = map(block_order, self.matrix.shape, self.blocks)
+        return rows, columns
 
     def offsets(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return the part of the targets that depends on the row, and on the column, in block order."""
@@ -103,12 +95,16 @@ class TrainingJob:
         """Return one step for each block of a round."""
         steps = []
         for block in round_.blocks:
+            # Random numbers depend on the block and the epoch alone, so that any executor draws the same ones.
             seed = (self.config.seed, 2, round_.number, *block)
             steps.append(Step(block, partial(self.matrix.cells, *block), round_.learning_rate, seed))
         return steps
 
-    def create_backend(self, threads: int) -> Backend:
-        """Return the backend that the plan names."""
+    def open_backend(self) -> tuple[Backend, TrainingJob]:
+        """Return the backend that the plan names, and the job with its matrix as the backend needs it.
+
+        The matrix is stored in the blocks of the plan, unless the backend builds its own layout.
+        """
         plan = self.plan
         config = self.config
         load = describe_load(self.matrix, config, self.blocks, plan.device)
@@ -123,45 +119,33 @@ class TrainingJob:
             unit_offsets=find_unit_offsets(self.matrix.total, objective),
         )
         backend_config = BackendConfig(
-            plan.device, plan.dtype, threads, config.device_memory, plan.groups, load.cells, load.is_halved
+            plan.device, plan.dtype, self.threads, config.device_memory, plan.groups, load.cells, load.is_halved
         )
-        return create_backend(plan.backend, settings, backend_config)
-
-    def hold(self, backend: Backend, sides: Sides) -> None:
-        """Copy all parameters to a backend, and all cells if it builds its own layout."""
-        backend.hold(*sides, self.starts)
+        backend = create_backend(plan.backend, settings, backend_config)
         if backend.builds_layout:
-            backend.take(self.matrix.stored)
-
-    def hold_some(self, backend: Backend, capacity: tuple[int, int]) -> None:
-        """Prepare a backend for some row blocks and some column blocks, and all cells if it builds its own layout."""
-        backend.hold_some(self.starts, self.config.dim, capacity)
-        if backend.builds_layout:
-            backend.take(self.matrix.stored)
-
-    def laid_out(self, backend: Backend, resources: LocalResources) -> TrainingJob:
-        """Return the job with its matrix stored in the blocks of the plan, unless the backend builds its own layout."""
-        if backend.builds_layout:
-            return self
+            return backend, self
 
         matrix = self.matrix
         if self.blocks != (matrix.row_blocks, matrix.column_blocks):
-            resources.progress.message(
+            self.progress.message(
                 f"re-blocking the matrix from {matrix.row_blocks} x {matrix.column_blocks} "
-                f"to {self.plan.row_blocks} x {self.plan.column_blocks} blocks"
+                f"to {plan.row_blocks} x {plan.column_blocks} blocks"
             )
+        blocked = matrix.reblocked(*self.blocks, scratch=self.scratch, threads=self.threads)
+        return backend, replace(self, matrix=blocked)
 
-        blocked = matrix.reblocked(*self.blocks, scratch=resources.scratch, threads=resources.threads)
-        return replace(self, matrix=blocked)
+    def hold(self, backend: Backend, sides: Sides | None, capacity: tuple[int, int] = (1, 1)) -> None:
+        """Copy parameters to a backend, and all cells if it builds its own layout.
 
+        Without parameters, prepare it for `capacity` row blocks and column blocks, which are set one by one.
+        """
+        if sides is None:
+            backend.hold_some(self.starts, self.config.dim, capacity)
+        else:
+            backend.hold(*sides, self.starts)
 
-@dataclass(frozen=True, slots=True)
-class LocalResources:
-    """What a run may use on this machine."""
-
-    scratch: Path | None  # folder that is removed when the run ends; None: only memory
-    threads: int
-    progress: Progress
+        if backend.builds_layout:
+            backend.take(self.matrix.stored)
 
 
 class Executor(Protocol):
@@ -171,20 +155,17 @@ class Executor(Protocol):
     ranks: int = 1  # number of processes that run the training loop
     min_block_size: int = 1  # lower bound on the default block size: small blocks are expensive to move
 
-    def broadcast(self, value: T | None, decode: Callable[[Any], T]) -> T:
-        """Return the leader's value on every rank.
-
-        `decode` rebuilds the value from its JSON form, in which dataclasses are dicts and tuples are lists. An
-        executor with one rank returns the value itself.
-        """
-        assert value is not None
+    def broadcast(self, value: T) -> T:
+        """Return the leader's value on every rank. All ranks must call it."""
         return value
 
     def any_rank(self, is_so: bool) -> bool:
         """Return whether `is_so` is true on any rank. All ranks must call it."""
         return is_so
 
-    def begin(self, job: TrainingJob, resources: LocalResources) -> None:
+    note: str = ""  # what the executor adds to the progress line
+
+    def begin(self, job: TrainingJob) -> None:
         """Create backends, processes and connections."""
 
     def hold(self, sides: Sides | None) -> None:
@@ -193,13 +174,11 @@ class Executor(Protocol):
     def describe(self) -> str:
         """Return a short description of the hardware and the backend for the progress output."""
 
-    def run(
-        self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], requests: PauseRequests
-    ) -> Iterator[CompletedSteps]:
-        """Run rounds of one epoch and yield completed steps, each block once.
+    def run(self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]]) -> Iterator[CompletedSteps]:
+        """Run rounds of one epoch and yield blocks that were trained, each block once, with their losses.
 
-        Only some of the rounds run if `requests` asks for a pause. No step is running when the iterator ends. `ahead`
-        are the blocks of the rounds that follow these.
+        No step is running when the iterator ends. Only some of the rounds run if `TrainingJob.should_pause` returns
+        true. `ahead` are the blocks of the rounds that follow these.
         """
 
     def is_finite(self) -> bool:
@@ -215,10 +194,9 @@ class Executor(Protocol):
 class LocalExecutor(Executor):
     """Run all steps in this process, with one backend."""
 
-    def begin(self, job: TrainingJob, resources: LocalResources) -> None:
+    def begin(self, job: TrainingJob) -> None:
         """Create the backend, and re-block the matrix unless the backend builds its own layout."""
-        self._backend = job.create_backend(resources.threads)
-        self._job = job.laid_out(self._backend, resources)
+        self._backend, self._job = job.open_backend()
 
     def hold(self, sides: Sides | None) -> None:
         """Copy the parameters to the backend, and all cells if it builds its own layout."""
@@ -229,24 +207,22 @@ class LocalExecutor(Executor):
         """Return the description of the backend."""
         return self._backend.describe()
 
-    def run(
-        self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], requests: PauseRequests
-    ) -> Iterator[CompletedSteps]:
+    def run(self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]]) -> Iterator[CompletedSteps]:
         """Run rounds in order, starting each one before waiting for the losses of the previous ones."""
         self._backend.announce([*(round_.blocks for round_ in rounds), *ahead])
-        started: deque[tuple[Round, PendingSteps]] = deque()
+        unread_rounds: deque[tuple[Round, PendingSteps]] = deque()  # started, and their losses are not read yet
 
         for round_ in rounds:
             # The device computes this round while the host collects the losses of an earlier one.
-            pending = self._backend.run(self._job.steps(round_), requests.should_stop)
-            started.append((round_, pending))
-            if len(started) > self._backend.rounds_ahead:
-                yield _wait_for(*started.popleft())
+            steps = self._backend.run(self._job.steps(round_), self._job.should_stop)
+            unread_rounds.append((round_, steps))
+            if len(unread_rounds) > self._backend.rounds_ahead:
+                yield _wait_for(*unread_rounds.popleft())
 
-            if pending.steps < len(round_.blocks) or requests.pause():
+            if steps.steps < len(round_.blocks) or self._job.should_pause():
                 break
 
-        for oldest in started:
+        for oldest in unread_rounds:
             yield _wait_for(*oldest)
 
     def is_finite(self) -> bool:
@@ -265,4 +241,4 @@ class LocalExecutor(Executor):
 
 def _wait_for(round_: Round, pending: PendingSteps) -> CompletedSteps:
     losses = pending.losses()
-    return CompletedSteps(round_.blocks[: len(losses)], losses)
+    return round_.blocks[: len(losses)], losses  # A stopped backend has skipped the last blocks.

@@ -33,19 +33,11 @@ WARM_SPEEDUP = 3  # a warm start needs a third of the epochs
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """Vectors that are known for some rows, or for some columns, of a matrix."""
-
-    places: Ids  # row or column numbers in the matrix
-    vectors: Array  # one for each of them
-
-
-@dataclass(frozen=True, slots=True)
 class WarmStart:
-    """Vectors that a warm start uses as initial values."""
+    """Vectors that a warm start uses as initial values of some rows and columns."""
 
-    rows: Known
-    columns: Known
+    ids: tuple[Ids, Ids]  # row numbers and column numbers in the matrix
+    vectors: tuple[Array, Array]  # one vector for each row, and for each column
     fingerprint: str  # of all old vectors, including those that the matrix does not contain
 
 
@@ -71,13 +63,14 @@ def find_start(matrix: Matrix, vectors: Vectors, config: TrainConfig) -> WarmSta
             f"dim must be {rows.values.shape[1]} like init, got {config.dim}; omit dim, or train without init"
         )
 
-    start = WarmStart(_find(matrix.rows, rows), _find(matrix.columns, columns), fingerprint_contents(vectors.contents))
-    if not len(start.rows.places) or not len(start.columns.places):
+    row_ids, row_vectors = _find_labels(matrix.rows, rows)
+    column_ids, column_vectors = _find_labels(matrix.columns, columns)
+    if not len(row_ids) or not len(column_ids):
         raise ConfigError(
             f"init has no words in common with the matrix: its first word is {rows.vocabulary[0]!r}, that of the "
             f"matrix is {matrix.rows[0]!r}"
         )
-    return start
+    return WarmStart((row_ids, column_ids), (row_vectors, column_vectors), fingerprint_contents(vectors.contents))
 
 
 def _describe(columns_per_row: int) -> str:
@@ -86,20 +79,20 @@ def _describe(columns_per_row: int) -> str:
     return f"{columns_per_row} column{'s' * (columns_per_row > 1)} per row"
 
 
-def _find(vocabulary: Vocabulary, side: VectorTable) -> Known:
-    """Return the vectors of tokens that are in the vocabulary, except zero vectors: those had no counts."""
+def _find_labels(vocabulary: Vocabulary, side: VectorTable) -> tuple[Ids, Array]:
+    """Return the ids of tokens that have a vector, and their vectors. Zero vectors are left out: they had no counts."""
     is_nonzero = np.count_nonzero(side.values, axis=1)
     matches = []
     for number, token in enumerate(side.vocabulary):
         if token in vocabulary and is_nonzero[number]:
             matches.append((vocabulary.ids[token], number))
 
-    pairs = np.array(matches, np.int64).reshape(-1, 2)
-    vectors = np.asarray(side.values[pairs[:, 1]], np.float32)
-    finite = np.isfinite(vectors).all(axis=1)
-    if not finite.all():
-        raise ConfigError(f"init: the vector of {vocabulary[int(pairs[np.argmin(finite), 0])]!r} is not finite")
-    return Known(pairs[:, 0], vectors)
+    ids, numbers = np.array(matches, np.int64).reshape(-1, 2).T
+    vectors = np.asarray(side.values[numbers], np.float32)
+    is_finite = np.isfinite(vectors).all(axis=1)
+    if not is_finite.all():
+        raise ConfigError(f"init: the vector of {vocabulary[int(ids[np.argmin(is_finite)])]!r} is not finite")
+    return ids, vectors
 
 
 def fewer_epochs(epochs: int) -> int:
@@ -130,9 +123,8 @@ def make_arrays(
         first = np.full(len(vectors), config.initial_accumulator, np.float32)  # accumulators of each vector
 
         if start is not None:
-            known = start.columns if side else start.rows
-            vectors[known.places] = known.vectors
-            first[known.places] = max(config.initial_accumulator, WARM_ACCUMULATOR)
+            vectors[start.ids[side]] = start.vectors[side]
+            first[start.ids[side]] = max(config.initial_accumulator, WARM_ACCUMULATOR)
             vectors[sums[side] <= 0] = 0
 
         vectors, accumulators = _put_in_order(vectors, first, orders[side], threads)

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,21 +28,18 @@ from swivel.runtime.resources import parse_bytes
 from swivel.runtime.signals import StopRequest, stop_on_signals
 from swivel.storage import fingerprint, scratch_folder
 from swivel.training.backends import ParameterBlock
-from swivel.training.checkpoint import Checkpoint, CheckpointStore, TrainingState, state_from_dict
-from swivel.training.executor import (
-    CompletedSteps,
-    Executor,
-    LocalExecutor,
-    LocalResources,
-    PauseRequests,
-    Round,
-    Sides,
-    TrainingJob,
-)
+from swivel.training.checkpoint import CheckpointStore, TrainingState
+from swivel.training.executor import CompletedSteps, Executor, LocalExecutor, Round, Sides, TrainingJob
 from swivel.training.initialization import WarmStart, fewer_epochs, make_arrays
 from swivel.training.objective import Loss, Objective, column_offsets, observed_targets, row_offsets
-from swivel.training.plan import (
-    OtherMemory,
+from swivel.training.schedule import (
+    Block,
+    falling_rate,
+    rounds_for_ranks,
+    rounds_in_groups,
+    rounds_without_conflict,
+)
+from swivel.training.training_plan import (
     TrainingPlan,
     check_plan,
     check_ranks,
@@ -51,13 +48,6 @@ from swivel.training.plan import (
     make_plan,
     read_plan,
     wants_sample,
-)
-from swivel.training.schedule import (
-    Block,
-    falling_rate,
-    rounds_for_ranks,
-    rounds_in_groups,
-    rounds_without_conflict,
 )
 
 Array = NDArray[np.float32]
@@ -92,7 +82,7 @@ def train_matrix(
     progress: Progress = SILENT,
     start: WarmStart | None = None,
     executor: Executor | None = None,
-    other: OtherMemory | None = None,
+    other_memory: tuple[int, int] = (0, 0),
 ) -> TrainingResult | None:
     """Train row and column vectors for a matrix, from small random vectors or from a warm start.
 
@@ -100,7 +90,7 @@ def train_matrix(
     called again with the same matrix and configuration, with the same executor or another one. Ctrl-C and SIGTERM save
     a checkpoint first. Without a folder nothing is written, and an interrupted run is lost. The executor, by default
     this process, is closed at the end. If several processes run this loop together, the result is None on ranks that
-    are not the leader. `other` is memory that the job needs besides.
+    are not the leader. `other_memory` is bytes that the job needs besides: during the training, and after it.
 
     Raises
     ------
@@ -134,16 +124,18 @@ def train_matrix(
             plan = None
             if executor.is_leader:
                 plan = _find_or_make_plan(matrix, config, checkpoints, executor, start)
-                needs = estimate_needs(matrix, config, plan, threads, folder, other)
-                needs.announce(folder, progress)
+                estimate_needs(matrix, config, plan, threads, folder, other_memory).announce(folder, progress)
                 if checkpoints is not None:
                     checkpoints.save_plan(asdict(plan))
-            plan = executor.broadcast(plan, lambda saved: read_plan(saved, folder))
+            plan = executor.broadcast(plan)
+            assert plan is not None
 
-            run = _TrainingRun(TrainingJob(matrix, config, plan), executor, checkpoints, should_stop)
-            run.prepare(LocalResources(scratch, threads, progress), start)
+            should_save = checkpoints.is_due if checkpoints is not None else lambda: False
+            job = TrainingJob(matrix, config, plan, threads, scratch, progress, should_stop, should_save)
+            run = _TrainingRun(job, executor, checkpoints, should_stop)
+            run.prepare(start)
 
-        with run.tracked(progress) as task:
+        with run.tracked() as task:
             while not run.is_complete():
                 run.run_epoch(task)
         return run.finish()
@@ -165,8 +157,8 @@ def _find_or_make_plan(
     start: WarmStart | None,
 ) -> TrainingPlan:
     """Return the saved plan of the run, or a new one."""
-    saved = None if checkpoints is None else checkpoints.find_plan()
-    if checkpoints is None or saved is None:
+    earlier_plan = None if checkpoints is None else checkpoints.find_plan()
+    if checkpoints is None or earlier_plan is None:
         plan = make_plan(matrix, config, executor.min_block_size)
         if start is not None and config.epochs is None and config.end == "epochs":
             plan = replace(plan, epochs=fewer_epochs(plan.epochs))
@@ -174,7 +166,7 @@ def _find_or_make_plan(
         check_ranks(plan, executor.ranks)
         return plan
 
-    plan = read_plan(saved, checkpoints.folder)
+    plan = read_plan(earlier_plan, checkpoints.folder)
     check_plan(plan, config, checkpoints.folder)
     # One process can follow the order made for any number of ranks; several ranks need their own.
     if config.ranks is None and executor.ranks > 1:
@@ -197,22 +189,22 @@ class _TrainingRun:
         self.executor = executor
         self.checkpoints = checkpoints
         self.should_stop = should_stop
-        self.requests = PauseRequests(should_stop, (lambda: False) if checkpoints is None else checkpoints.is_due)
 
         self.state = TrainingState()
         self.done = np.zeros(job.blocks, np.bool_)  # blocks trained in the current epoch
         self._clock = 0.0
-        self._orders: dict[int, list[list[Block]]] = {}  # by number of the epoch
+        # Only this epoch and the next are needed: an order has as many entries as the matrix has blocks.
+        self.order_of_epoch = lru_cache(maxsize=2)(partial(_make_order, job.plan, job.config.seed))
 
-    def prepare(self, resources: LocalResources, start: WarmStart | None) -> None:
+    def prepare(self, start: WarmStart | None) -> None:
         """Give the executor the initial or saved parameters, and report what will run."""
-        self.threads = resources.threads
-        self.executor.begin(self.job, resources)
-        sides = self.first_parameters(start, resources.threads) if self.executor.is_leader else None
+        self.executor.begin(self.job)
+        sides = self.first_parameters(start) if self.executor.is_leader else None
 
-        self.share_state()
+        self.state, self.done = self.executor.broadcast((self.state, self.done))
+        report = self.job.progress.message
         if self.steps_done:
-            resources.progress.message(f"resuming after {self.steps_done:,} of {self.total_steps:,} steps")
+            report(f"resuming after {self.steps_done:,} of {self.total_steps:,} steps")
         self.executor.hold(sides)
         self.order_of_epoch(self.state.epochs)  # Made here, where a signal acts at once.
 
@@ -220,43 +212,29 @@ class _TrainingRun:
         rows, columns = self.matrix.shape
         is_sampled = choose_zeros(self.matrix, self.config, plan.device, self.job.blocks).share < 1
         if wants_sample(self.config, plan.device, self.job.blocks) and not is_sampled:
-            resources.progress.message(
-                "computing all zeros: sampling needs rows and columns sorted by falling frequency"
-            )
+            report("computing all zeros: sampling needs rows and columns sorted by falling frequency")
         reason = ""  # why the CPU was chosen, if the settings leave the device open
         if plan.device == "cpu" and self.config.device == self.config.backend == "auto":
             reason = "; no CUDA device"
-        resources.progress.message(
+        report(
             f"training {rows:,} x {columns:,}, {plural(plan.epochs, 'epoch')} over "
             f"{plan.row_blocks} x {plan.column_blocks} blocks: {self.executor.describe()}{reason}"
         )
 
-    def first_parameters(self, start: WarmStart | None, threads: int) -> Sides:
+    def first_parameters(self, start: WarmStart | None) -> Sides:
         """Return the parameters of the last checkpoint, and continue from its position, or initial ones."""
-        saved = None if self.checkpoints is None else self.checkpoints.load(self.done.shape)
-        if saved is None:
+        checkpoint = None if self.checkpoints is None else self.checkpoints.load(self.done.shape)
+        if checkpoint is None:
             sums = self.matrix.row_sums, self.matrix.column_sums
-            arrays = make_arrays(sums, self.job.orders, self.config, start=start, threads=threads)
+            arrays = make_arrays(sums, self.job.orders, self.config, start=start, threads=self.job.threads)
         else:
-            self.state = replace(saved.state, saved=saved.state.saved + 1)
-            self.done = saved.done
-            arrays = dict(saved.arrays)
+            state, self.done, arrays = checkpoint
+            self.state = replace(state, saved=state.saved + 1)
 
         offsets = self.job.offsets()
         rows = ParameterBlock(arrays["rows"], arrays["rows_accumulators"], offsets[0])
         columns = ParameterBlock(arrays["columns"], arrays["columns_accumulators"], offsets[1])
         return rows, columns
-
-    def share_state(self) -> None:
-        """Copy the leader's position in the schedule to all ranks."""
-
-        def decode(saved: Any) -> tuple[TrainingState, list[int]]:
-            state, done = saved
-            return state_from_dict(state), done
-
-        leader = self.state, np.flatnonzero(self.done).tolist()
-        self.state, done = self.executor.broadcast(leader, decode)
-        self.done.flat[done] = True
 
     @property
     def total_steps(self) -> int:
@@ -274,13 +252,13 @@ class _TrainingRun:
         return self.matrix.shape[0] * self.matrix.shape[1] / self.done.size
 
     @contextlib.contextmanager
-    def tracked(self, progress: Progress) -> Iterator[Task]:
+    def tracked(self) -> Iterator[Task]:
         """Yield the progress task of all epochs, with the clocks started."""
         if self.checkpoints is not None:
             self.checkpoints.last = time.monotonic()
-        self._metrics = TrainingMetrics(progress, self.done.size)
+        self._metrics = TrainingMetrics(self.job.progress, self.done.size)
 
-        with track(progress, "training", self.total_steps * self.cells_per_step, "cells") as task:
+        with track(self.job.progress, "training", self.total_steps * self.cells_per_step, "cells") as task:
             task.advance(self.steps_done * self.cells_per_step)
             self._clock = time.perf_counter()
             yield task
@@ -298,12 +276,12 @@ class _TrainingRun:
         """Train the remaining blocks of this epoch, saving a checkpoint whenever one is due."""
         number = self.state.epochs
         while not self.done.all():
-            for steps in self.executor.run(self.remaining_rounds(), self.order_of_epoch(number + 1), self.requests):
+            for steps in self.executor.run(self.remaining_rounds(), self.order_of_epoch(number + 1)):
                 self.record(steps, task)
 
             # The executor returns early when a checkpoint is due or a signal arrived. All ranks must agree, because
             # saving gathers the parameters of every rank.
-            if self.executor.any_rank(self.requests.pause()):
+            if self.executor.any_rank(self.job.should_pause()):
                 self.save_checkpoint()
                 if self.executor.any_rank(self.should_stop()):
                     if not self.should_stop():
@@ -314,23 +292,6 @@ class _TrainingRun:
         self.state = replace(self.state, epochs=number + 1, loss=Loss(), history=(*self.state.history, self.state.loss))
         self.done[:] = False
 
-    def order_of_epoch(self, number: int) -> list[list[Block]]:
-        """Return the rounds of an epoch, in an order that depends on the seed, the plan and the epoch alone."""
-        if number not in self._orders:
-            plan = self.plan
-            seed = (self.config.seed, 1, number)
-            if plan.ranks > 1:
-                order = rounds_for_ranks(plan.row_blocks, plan.column_blocks, plan.ranks, seed)
-            elif plan.groups is None:
-                order = rounds_without_conflict(plan.row_blocks, plan.column_blocks, seed)
-            else:
-                order = rounds_in_groups(plan.row_blocks, plan.column_blocks, *plan.groups, seed)
-
-            # Keep this epoch and the next; forget those before.
-            self._orders = {kept: self._orders[kept] for kept in self._orders if kept >= self.state.epochs}
-            self._orders[number] = order
-        return self._orders[number]
-
     def remaining_rounds(self) -> list[Round]:
         """Return the rounds of this epoch that have blocks left, each with its learning rate."""
         number = self.state.epochs
@@ -338,9 +299,9 @@ class _TrainingRun:
         rounds = []
 
         for blocks in self.order_of_epoch(number):
-            left = [block for block in blocks if not self.done[block]]
-            if left:
-                rounds.append(Round(number, left, self.learning_rate_after(steps_before)))
+            remaining = [block for block in blocks if not self.done[block]]
+            if remaining:
+                rounds.append(Round(number, remaining, self.learning_rate_after(steps_before)))
             steps_before += len(blocks)
         return rounds
 
@@ -352,11 +313,11 @@ class _TrainingRun:
 
     def record(self, steps: CompletedSteps, task: Task) -> None:
         """Mark blocks as done, add their losses and report progress."""
-        for block in steps.blocks:
+        blocks, losses = steps
+        for block in blocks:
             self.done[block] = True
 
-        epoch_loss = sum(steps.losses, self.state.loss)
-        step_loss = sum(steps.losses, Loss())
+        epoch_loss = sum(losses, self.state.loss)
         if not math.isfinite(epoch_loss.mean):
             raise self.diverged("the loss is not finite")
 
@@ -364,14 +325,14 @@ class _TrainingRun:
         self.state = replace(self.state, loss=epoch_loss, seconds=self.state.seconds + now - self._clock)
         self._clock = now
 
-        count = len(steps.blocks)
+        count = len(blocks)
         note = (
             f"epoch {self.state.epochs + 1}/{self.plan.epochs}, loss {epoch_loss.mean:.4f} "
-            f"(observed {epoch_loss.mean_observed:.3f}, unobserved {epoch_loss.mean_unobserved:.5f}){steps.note}"
+            f"(observed {epoch_loss.mean_observed:.3f}, unobserved {epoch_loss.mean_unobserved:.5f})"
         )
-        task.advance(count * self.cells_per_step, note)
+        task.advance(count * self.cells_per_step, note + self.executor.note)
         learning_rate = self.learning_rate_after(self.steps_done - count)  # the one that these steps used
-        self._metrics.add(step_loss, count, self.cells_per_step, learning_rate, self.steps_done)
+        self._metrics.add(sum(losses, Loss()), count, self.cells_per_step, learning_rate, self.steps_done)
 
     def save_checkpoint(self) -> None:
         """Write a checkpoint, unless the run has diverged: the last good one must stay."""
@@ -387,7 +348,7 @@ class _TrainingRun:
                 "columns": columns.vectors,
                 "columns_accumulators": columns.accumulators,
             }
-            self.state = self.checkpoints.save(Checkpoint(self.state, self.done, arrays, asdict(self.plan)))
+            self.state = self.checkpoints.save(self.state, self.done, arrays, asdict(self.plan))
         self.checkpoints.last = time.monotonic()  # also on ranks that write nothing
 
     def check_divergence(self) -> None:
@@ -438,13 +399,24 @@ class _TrainingRun:
         vectors = []
         sums = self.matrix.row_sums, self.matrix.column_sums
         for side, order, side_sums in zip(sides, self.job.orders, sums, strict=True):
-            values = _put_in_vocabulary_order(side.vectors, order, self.threads)
+            values = _put_in_vocabulary_order(side.vectors, order, self.job.threads)
             # Without counts, a vector has no gradient except rounding errors. Make it exactly zero.
             values[side_sums <= 0] = 0
             vectors.append(values)
 
         rows, columns = vectors
         return TrainingResult(rows, columns, self.plan, self.state.history, self.state.seconds)
+
+
+def _make_order(plan: TrainingPlan, seed: int, epoch: int) -> list[list[Block]]:
+    """Return the rounds of an epoch, in an order that depends on the plan, the seed and the epoch alone."""
+    blocks = plan.row_blocks, plan.column_blocks
+    epoch_seed = seed, 1, epoch
+    if plan.ranks > 1:
+        return rounds_for_ranks(*blocks, plan.ranks, epoch_seed)
+    if plan.groups is None:
+        return rounds_without_conflict(*blocks, epoch_seed)
+    return rounds_in_groups(*blocks, *plan.groups, epoch_seed)
 
 
 def _put_in_vocabulary_order(vectors: Array, order: NDArray[np.int64], threads: int) -> Array:

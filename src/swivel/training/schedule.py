@@ -159,8 +159,8 @@ def choose_block_count(size: int, block_size: int, stored: int) -> int:
     >>> choose_block_count(100_000, 1024, 98), choose_block_count(3_000, 1024, 4), choose_block_count(8_192, 256, 8)
     (98, 4, 32)
     """
-    wanted = math.ceil(size / block_size)
-    return stored if 0.75 * wanted <= stored <= 1.34 * wanted else wanted
+    ideal = math.ceil(size / block_size)
+    return stored if 0.75 * ideal <= stored <= 1.34 * ideal else ideal
 
 
 def default_epochs(row_blocks: int, column_blocks: int, updates: int) -> int:

@@ -72,8 +72,8 @@ def choose_block_size(rows: int, columns: int, density: float) -> int:
     A step of a vector that has no observed cell in the block is decay and zeros alone: with blocks of 512, most steps
     of a very sparse table. At least two blocks can be trained at the same time, if the table is not small.
     """
-    wanted = min(CELLS_PER_VECTOR / density, MAX_BLOCK_SIZE, math.ceil(min(rows, columns) / 2))
-    return max(int(wanted), MIN_BLOCK_SIZE)
+    ideal = min(CELLS_PER_VECTOR / density, MAX_BLOCK_SIZE, math.ceil(min(rows, columns) / 2))
+    return max(int(ideal), MIN_BLOCK_SIZE)
 
 
 def _choose_zeros(cells: int, density: float) -> dict[str, Any]:

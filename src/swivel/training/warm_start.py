@@ -23,7 +23,7 @@ from swivel.config import TrainConfig
 from swivel.counts import Matrix
 from swivel.runtime.parallel import open_torch_pool
 from swivel.training.fold_in import MIN_WEIGHT_DECAY
-from swivel.training.initialization import Known, WarmStart
+from swivel.training.initialization import WarmStart
 from swivel.training.objective import Objective, column_offsets, find_decays, observed_targets, row_offsets
 
 UNSEEN_WEIGHT = 0.02  # u; with .1 and .25 the vectors of new words are too short (experiments/notes.md)
@@ -34,14 +34,15 @@ CELLS_PER_PIECE = 1 << 22  # cells of the matrix that are read at a time
 class _KnownSide:
     """Known and new rows, or columns, of a matrix."""
 
-    known: Known
+    ids: NDArray[np.int64]  # of those with a known vector
+    vectors: NDArray[np.float32]
     offsets: NDArray[np.float64]  # of all rows or columns
     sums: NDArray[np.float64]
 
     @property
     def new(self) -> NDArray[np.int64]:
         """Row or column numbers without a known vector."""
-        return np.setdiff1d(np.arange(len(self.offsets)), self.known.places)
+        return np.setdiff1d(np.arange(len(self.offsets)), self.ids)
 
     def index(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return, for all rows or columns, the index in `places`, or -1."""
@@ -56,12 +57,14 @@ def add_new_words(matrix: Matrix, start: WarmStart, config: TrainConfig, *, thre
     Rows and columns that have no counts with old ones are omitted; training starts them from random vectors.
     """
     objective = Objective.from_config(config)
-    rows = _KnownSide(start.rows, row_offsets(matrix.row_sums, matrix.total, objective), matrix.row_sums)
-    columns = _KnownSide(start.columns, column_offsets(matrix.column_sums), matrix.column_sums)
+    offsets = row_offsets(matrix.row_sums, matrix.total, objective), column_offsets(matrix.column_sums)
+    rows = _KnownSide(start.ids[0], start.vectors[0], offsets[0], matrix.row_sums)
+    columns = _KnownSide(start.ids[1], start.vectors[1], offsets[1], matrix.column_sums)
 
-    all_rows = _solve(_gather_counts(matrix, rows, columns), rows, columns, config, threads)
-    all_columns = _solve(_gather_counts(matrix, columns, rows, transposed=True), columns, rows, config, threads)
-    return WarmStart(all_rows, all_columns, start.fingerprint)
+    row_ids, row_vectors = _solve(_gather_counts(matrix, rows, columns), rows, columns, config, threads)
+    counts = _gather_counts(matrix, columns, rows, transposed=True)
+    column_ids, column_vectors = _solve(counts, columns, rows, config, threads)
+    return WarmStart((row_ids, column_ids), (row_vectors, column_vectors), start.fingerprint)
 
 
 def _gather_counts(
@@ -69,7 +72,7 @@ def _gather_counts(
 ) -> scipy.sparse.csr_array:
     """Return counts of shape (new, known): those of the new rows with the known columns, or transposed."""
     new_index = new.index(new.new)
-    old_index = old.index(old.known.places)
+    old_index = old.index(old.ids)
 
     pieces = []
     stored = matrix.stored
@@ -79,17 +82,17 @@ def _gather_counts(
         pieces.append((new_index[a[kept]], old_index[b[kept]], stored.to_counts(units[kept])))
 
     a, b, counts = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
-    return scipy.sparse.csr_array((counts, (a, b)), shape=(len(new.new), len(old.known.places)))
+    return scipy.sparse.csr_array((counts, (a, b)), shape=(len(new.new), len(old.ids)))
 
 
 def _solve(
     counts: scipy.sparse.csr_array, new: _KnownSide, old: _KnownSide, config: TrainConfig, threads: int
-) -> Known:
-    """Return the known vectors and the least-squares vectors of the new rows that have counts."""
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Return ids and vectors: the known ones, and least-squares vectors of the new rows that have counts."""
     objective = Objective.from_config(config)
     places = new.new
-    old_offsets = old.offsets[old.known.places]
-    C = torch.from_numpy(old.known.vectors.astype(np.float64))
+    old_offsets = old.offsets[old.ids]
+    C = torch.from_numpy(old.vectors.astype(np.float64))
 
     shared = UNSEEN_WEIGHT * C.T @ C  # the part of the matrix that is the same for all rows
     ridges = np.maximum(find_decays(new.sums[places], config), MIN_WEIGHT_DECAY) * len(C)
@@ -117,5 +120,4 @@ def _solve(
     with open_torch_pool(threads) as pool:
         vectors = np.array(list(pool.map(solve, filled.tolist())), np.float32).reshape(-1, config.dim)
 
-    known = new.known
-    return Known(np.concatenate([known.places, places[filled]]), np.concatenate([known.vectors, vectors]))
+    return np.concatenate([new.ids, places[filled]]), np.concatenate([new.vectors, vectors])

@@ -18,7 +18,7 @@ from swivel.config import TrainConfig
 from swivel.counts import Matrix
 from swivel.errors import DamagedFolder, TrainingError
 from swivel.runtime.progress import SilentProgress
-from swivel.training import plan as planning
+from swivel.training import training_plan as planning
 from swivel.training.backends import ZeroSampling
 from swivel.training.backends.base import DeviceLoad
 from swivel.training.loop import TrainingResult, train_matrix

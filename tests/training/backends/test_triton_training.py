@@ -21,7 +21,7 @@ from swivel.config import TrainConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.runtime.progress import SilentProgress, Task
-from swivel.training import plan as planning
+from swivel.training import training_plan as planning
 from swivel.training.backends import choose_backend
 from swivel.training.loop import TrainingResult, train_matrix
 

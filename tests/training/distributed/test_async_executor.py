@@ -8,7 +8,6 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import cycle
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock
@@ -29,8 +28,6 @@ from swivel.runtime.options import ClusterConfig
 from swivel.runtime.ray import connect
 from swivel.training.distributed import make_executor
 from swivel.training.distributed.async_executor import AsyncExecutor, RunStatistics
-from swivel.training.distributed.leases import Leases
-from swivel.training.distributed.worker_pool import WorkerMessage
 from swivel.training.executor import LocalExecutor
 from swivel.training.loop import train_matrix
 
@@ -105,7 +102,7 @@ def test_a_run_moves_from_the_cluster_to_one_process_and_back_and_finds_the_grou
     current = last.reported[0][0]
     later = [(n, (i, j)) for n in range(current + 1, config.epochs) for i in range(4) for j in range(4)]
     assert sorted(entry for entry in last.reported if entry[0] > current) == later
-    assert last.statistics.moved > last.statistics.needed > 0
+    assert last.statistics.moved >= last.statistics.needed > 0
     assert trained.history[-1].mean < 1.5 * alone.history[-1].mean  # loose: with 62 words the order matters
     assert share_of_own_group(trained.rows + trained.columns) > 0.9
 
@@ -142,24 +139,22 @@ def test_more_processes_than_the_matrix_has_work_for_are_refused(
 
 
 def test_workers_that_join_and_die_end_the_run_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No strip is finished: a new worker that joins does not count as progress."""
+    """No strip is finished: a new worker that joins has no result and does not count as progress."""
     clock = iter(range(1, 100_000))
     monkeypatch.setattr("swivel.training.distributed.async_executor.now", lambda: float(next(clock)))
-    news = cycle([[WorkerMessage(0)], [WorkerMessage(0, loss_reason="ActorDiedError: out of memory")]])
     executor = AsyncExecutor.__new__(AsyncExecutor)
     executor.config = ClusterConfig(workers=1, patience_seconds=50.0)
     executor.statistics = RunStatistics()
-    executor._failure = ""
+    executor._ray = MagicMock()
     executor._last_progress = 0.0
-    pool = MagicMock(wait=lambda seconds: next(news), unresponsive=1)
+    pool = MagicMock(wait=lambda seconds: [], unresponsive=1, failure="ActorDiedError: out of memory")
     pool.__len__.return_value = 1
     executor._workers = pool
     executor._servers = SimpleNamespace(unresponsive=lambda _: [])  # type: ignore[assignment]
 
     with pytest.raises(ClusterError, match="the last failure was: ActorDiedError: out of memory"):
         for _ in range(10_000):
-            for message in executor._wait_for_messages():
-                executor._handle(message, Leases([]), [])
+            executor._wait_for_results()
 
 
 def test_executor_is_chosen_by_the_run_options(address: str) -> None:
@@ -169,7 +164,7 @@ def test_executor_is_chosen_by_the_run_options(address: str) -> None:
 
     assert isinstance(chosen, AsyncExecutor)
     assert chosen.config.workers == 3
-    assert chosen.broadcast("text", str) == "text"
+    assert chosen.broadcast("text") == "text"
     assert chosen.any_rank(True)
     assert not chosen.any_rank(False)
 

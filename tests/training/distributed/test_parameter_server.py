@@ -30,21 +30,20 @@ from swivel.training.distributed.worker import (
     Worker,
     WorkerSetup,
     open_stepper,
-    payload_bytes,
 )
 from swivel.training.objective import Objective, adagrad, column_offsets, row_offsets
-from swivel.training.plan import choose_zeros, make_plan
+from swivel.training.training_plan import choose_zeros, make_plan
 
 CONFIG = TrainConfig(dim=12, block_size=21, epochs=3, backend="cpu", weight_decay=1e-4)
 
 
 def make_setup(matrix: Matrix, config: TrainConfig = CONFIG) -> WorkerSetup:
     if config.backend != "triton":
-        return WorkerSetup(folder_of(matrix), matrix.fingerprint, config, make_plan(matrix, config), 1, 5.0)
+        return WorkerSetup(folder_of(matrix), matrix.fingerprint, config, make_plan(matrix, config), 1)
     pytest.importorskip("triton")
     plan = make_plan(matrix, replace(config, backend="cpu"))  # Without a GPU, kernels run in the interpreter.
     on_device = replace(plan, backend="triton", device="cuda" if HAS_GPU else "cpu", dtype="float32")
-    return WorkerSetup(folder_of(matrix), matrix.fingerprint, config, on_device, 1, 5.0)
+    return WorkerSetup(folder_of(matrix), matrix.fingerprint, config, on_device, 1)
 
 
 def draw(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -71,7 +70,7 @@ class LocalLinks(Links):
         self.asked.append(("fetch", part))
         fetched = self._server(part).fetch(part, with_accumulators)
         accumulators = None if fetched.accumulators is None else fetched.accumulators.copy()
-        return "fetch", fetched._replace(vectors=fetched.vectors.copy(), accumulators=accumulators)
+        return "fetch", replace(fetched, vectors=fetched.vectors.copy(), accumulators=accumulators)
 
     def push(self, push: Push) -> Any:
         self.asked.append(("push", push.part))
@@ -280,7 +279,7 @@ def test_shared_block_is_moved_once_and_traffic_is_minimal(planted: Matrix, work
     assert links.asked.count(("fetch", (0, 0))) == links.asked.count(("push", (0, 0))) == 1
     rows, columns = planted.shape
     least = 4 * 12 * (4 * len(range(0, rows, 3)) + 2 * columns)
-    assert least < result.moved < least + 8 * 400  # a few hundred bytes per message, for any block size
+    assert result.moved == least
     assert result.staleness == (0, 0, 0, 0)
 
 
@@ -290,37 +289,22 @@ def test_next_block_is_requested_before_the_current_one_is_computed(planted: Mat
     assert links.asked.index(("fetch", (1, 1))) < links.asked.index(("push", (1, 0)))
 
 
-@pytest.mark.parametrize(("silent", "is_untouched"), [("fetch", True), ("push", False)])
-def test_unresponsive_server_gives_a_failure_that_says_whether_parameters_changed(
-    planted: Matrix, worker: Worker, silent: str, is_untouched: bool
+@pytest.mark.parametrize(("silent", "changes"), [("fetch", 0), ("push", 2)])
+def test_unresponsive_server_gives_a_failure_and_the_strip_can_be_repeated(
+    planted: Matrix, worker: Worker, silent: str, changes: int
 ) -> None:
     links = serve(planted, 1)
     links.silent = {silent}
     result = worker.train(Strip(0, 0, ((0, 0),), (0.1,)), 1, links)
 
-    assert (result.failure, result.is_untouched, result.losses) == ("server lost", is_untouched, ())
+    assert (result.failure, result.losses) == ("server lost", ())
 
     links.silent = set()
     again = worker.train(Strip(0, 0, ((0, 0),), (0.1,)), 1, links)
 
     assert not again.failure
-    assert again.staleness == ((0, 0) if is_untouched else ())
+    assert again.staleness == (0, 0)[changes:]  # Changes that the server has applied are refused.
     assert links.servers[0].read((0, 0)).applied == {0}
-
-
-def test_paused_worker_skips_strips_unless_they_must_be_finished(planted: Matrix, worker: Worker) -> None:
-    links = serve(planted, 1)
-    worker.pause(1)
-    strip = Strip(0, 0, ((0, 0),), (0.1,))
-    left = worker.train(strip, 1, links)
-
-    assert left.is_untouched
-    assert left.failure
-    assert not worker.train(strip, 1, links, is_last=True).failure
-
-    links.servers[0].begin(2)
-
-    assert not worker.train(strip, 2, links).failure
 
 
 def test_waiting_for_the_previous_strip_has_a_time_limit(planted: Matrix) -> None:
@@ -330,7 +314,6 @@ def test_waiting_for_the_previous_strip_has_a_time_limit(planted: Matrix) -> Non
         result = worker.train(Strip(0, 0, ((0, 0),), (0.1,)), 1, serve(planted, 1))
     worker.close()
     assert "the previous strip has not finished in time" in result.failure
-    assert result.is_untouched
 
 
 def test_concurrent_strips_are_trained_one_after_the_other(planted: Matrix, worker: Worker) -> None:
@@ -372,9 +355,3 @@ def test_a_worker_that_is_killed_leaves_no_files(
         assert list(tmp_path.iterdir()) == []
         cells = [stepper._job.matrix.cells(i, j).counts for i in range(3) for j in range(3)]
         assert sum(map(len, cells)) > 0
-
-
-def test_payload_includes_arrays_and_metadata() -> None:
-    values = np.zeros((100, 10), np.float32)
-    push = Push(1, (0, 0), (1,), 0, values, values + 1, 0.1)
-    assert 8000 < payload_bytes(push) < 8600

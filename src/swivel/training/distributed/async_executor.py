@@ -22,8 +22,8 @@ from swivel.runtime.resources import format_bytes
 from swivel.training.distributed.leases import MAX_BLOCKS_PER_STRIP, Leases, Part, Strip, compose_strips
 from swivel.training.distributed.server_pool import ServerPool
 from swivel.training.distributed.worker import Result, WorkerSetup
-from swivel.training.distributed.worker_pool import WorkerMessage, WorkerPool
-from swivel.training.executor import CompletedSteps, Executor, LocalResources, PauseRequests, Round, Sides, TrainingJob
+from swivel.training.distributed.worker_pool import WorkerPool
+from swivel.training.executor import CompletedSteps, Executor, Round, Sides, TrainingJob
 from swivel.training.schedule import Block
 
 POLL_SECONDS = 0.5
@@ -78,9 +78,8 @@ class AsyncExecutor(Executor):
         # Connect here and not in `begin`: Ray installs a SIGTERM handler, which the loop then replaces by its own.
         self._ray = self._resources.enter_context(connect(address, cores=cores))
         self._run_id = 0  # number of the call of `run`; servers refuse changes of other calls
-        self._failure = ""  # the last one, for the error message
 
-    def begin(self, job: TrainingJob, resources: LocalResources) -> None:
+    def begin(self, job: TrainingJob) -> None:
         """Start servers and workers, and wait for the first worker."""
         self._job = job
         config = self.config
@@ -91,16 +90,14 @@ class AsyncExecutor(Executor):
         path = job.matrix.path
         if path is None:
             raise ConfigError("training on Ray needs a matrix in a folder that all nodes see: save it, or pass out")
-        setup = WorkerSetup(
-            path.resolve(), job.matrix.fingerprint, job.config, job.plan, config.worker_threads, config.lease_seconds
-        )
+        setup = WorkerSetup(path.resolve(), job.matrix.fingerprint, job.config, job.plan, config.worker_threads)
         self._workers = WorkerPool(self._ray, config, setup, config.workers or self._count_places())
         self._resources.callback(self._workers.close)
 
         self._last_progress = now()
         while not self._workers.ready:
             self._workers.maintain(now())
-            self._wait_for_messages()
+            self._wait_for_results()
 
     def _check_counts(self) -> None:
         """Raise ConfigError if some workers or servers would have nothing to do."""
@@ -134,9 +131,7 @@ class AsyncExecutor(Executor):
         servers = f"{self.config.servers} server{'s' * (self.config.servers > 1)}"
         return f"{len(workers)} asynchronous workers around {servers} on Ray, each {workers.description}"
 
-    def run(
-        self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], requests: PauseRequests
-    ) -> Iterator[CompletedSteps]:
+    def run(self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]]) -> Iterator[CompletedSteps]:
         """Lease rounds as strips until all are done, and repeat the changes that a lost server had."""
         self._run_id += 1
         self._servers.begin(self._run_id)
@@ -146,9 +141,8 @@ class AsyncExecutor(Executor):
 
         while True:
             while not leases.is_over:
-                if not leases.is_pausing and requests.pause():
+                if not leases.is_pausing and self._job.should_pause():
                     leases.is_pausing = True
-                    self._workers.pause(self._run_id)
                 yield from self._poll(leases, strips)
 
             # Reading the parameters shows which changes the servers really have. Changes that a server lost, or that
@@ -180,29 +174,31 @@ class AsyncExecutor(Executor):
             strip = leases.take(worker, deadline)
             if strip is None:
                 break
-            self._workers.assign(worker, strip, self._run_id, self._servers.handles, is_last=leases.is_pausing)
+            self._workers.assign(worker, strip, self._run_id, self._servers.handles)
 
-        for message in self._wait_for_messages():
-            steps = self._handle(message, leases, strips)
-            if steps is not None:
-                yield steps
+        for worker, result in self._wait_for_results():
+            if result.run_id == self._run_id:
+                steps = self._handle(worker, result, leases, strips[result.number])
+                if steps is not None:
+                    yield steps
 
     def _expected_seconds(self) -> float:
         """Return how long the longest strips take that a worker can have at a time."""
         return MAX_BLOCKS_PER_STRIP * self.config.ahead * self.statistics.seconds_per_block
 
-    def _wait_for_messages(self) -> list[WorkerMessage]:
-        """Wait briefly for messages of workers; raise ClusterError if nothing was finished for too long."""
-        messages = self._workers.wait(POLL_SECONDS)
-        if not messages:
+    def _wait_for_results(self) -> list[tuple[int, Result]]:
+        """Wait briefly for results of workers; raise ClusterError if nothing was finished for too long."""
+        results = self._workers.wait(POLL_SECONDS)
+        if not results:
             check_node(self._ray)
 
+        # Workers that join and die again are no progress.
         patience = max(self.config.patience_seconds, 2 * LEASE_FACTOR * self._expected_seconds())
-        if any(message.result is not None and not message.result.failure for message in messages):
+        if any(not result.failure for _, result in results):
             self._last_progress = now()
         elif now() - self._last_progress > patience:
             raise self._no_progress()
-        return messages
+        return results
 
     def _no_progress(self) -> ClusterError:
         """Return an error that lists what does not respond."""
@@ -211,8 +207,8 @@ class AsyncExecutor(Executor):
             reasons.append(f"{self._workers.unresponsive} of {len(self._workers)} workers do not respond")
         for number in self._servers.unresponsive(now()):
             reasons.append(f"server {number} does not respond")
-        if self._failure:
-            reasons.append(f"the last failure was: {self._failure}")
+        if self._workers.failure:
+            reasons.append(f"the last failure was: {self._workers.failure}")
 
         return ClusterError(
             f"no progress for {now() - self._last_progress:.0f} s: {'; '.join(reasons) or 'the reason is unknown'} "
@@ -220,31 +216,22 @@ class AsyncExecutor(Executor):
             "run the same command again to resume from the last checkpoint"
         )
 
-    def _handle(self, message: WorkerMessage, leases: Leases, strips: Sequence[Strip]) -> CompletedSteps | None:
-        """Update the leases, and return the blocks that a message reports for the first time."""
-        if message.loss_reason:
-            self._failure = message.loss_reason
-            leases.lose(message.worker)
-
-        result = message.result
-        if result is None or result.run_id != self._run_id:
-            return None
-        strip = strips[result.number]
+    def _handle(self, worker: int, result: Result, leases: Leases, strip: Strip) -> CompletedSteps | None:
+        """Update the leases, and return the blocks that a result reports for the first time."""
         self.statistics.add(result, len(strip.blocks))
 
         if result.failure:
-            if not leases.is_pausing:
-                self._failure = result.failure
-                self._servers.check_soon()
-            leases.fail(message.worker, result.number, untouched=result.is_untouched)
+            self._workers.failure = result.failure
+            leases.fail(worker, result.number)
             return None
 
-        blocks = leases.finish(message.worker, result.number)
+        blocks = leases.finish(worker, result.number)
         if not blocks:
             return None
         self.statistics.blocks += len(blocks)
         self.statistics.needed += self._needed_bytes(strip)
-        return CompletedSteps(blocks, result.losses, self._note())
+        self.note = self._describe_progress()
+        return blocks, result.losses
 
     def _needed_bytes(self, strip: Strip) -> int:
         """Return the bytes that a strip must move: vectors and gradients, plus accumulators of the shared block."""
@@ -254,7 +241,7 @@ class AsyncExecutor(Executor):
             vectors += (4 if side == strip.shared else 2) * (span.stop - span.start)
         return vectors * 4 * self._job.config.dim
 
-    def _note(self) -> str:
+    def _describe_progress(self) -> str:
         """Return speed, traffic and workers for the progress line."""
         statistics = self.statistics
         workers = self._workers

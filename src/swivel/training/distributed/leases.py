@@ -84,7 +84,7 @@ class _State:
 
     strip: Strip
     others: dict[Part, set[int]]  # for each part of the strip, the blocks of the other side it is trained with
-    attempts: int = 0  # leases that may have changed parameters
+    is_started: bool = False
     is_done: bool = False
     is_reported: bool = False  # `finish` has returned its blocks
     deadlines: dict[int, float] = field(default_factory=dict)  # of each worker that has a lease
@@ -129,8 +129,8 @@ class Leases:
 
         state = self._states[number]
         del self._waiting[number]
-        self._open += state.attempts == 0
-        state.attempts += 1
+        self._open += not state.is_started
+        state.is_started = True
         state.deadlines[worker] = deadline
         self._leased.add(number)
         self._busy.update(state.others.keys())
@@ -144,7 +144,7 @@ class Leases:
             if position >= MAX_CANDIDATES and best is not None:
                 break
             state = self._states[number]
-            if self.is_pausing and state.attempts == 0:
+            if self.is_pausing and not state.is_started:
                 continue
 
             conflict = self._conflict(state)
@@ -178,16 +178,10 @@ class Leases:
         state.is_reported = True
         return state.strip.blocks
 
-    def fail(self, worker: int, number: int, *, untouched: bool = False) -> None:
-        """Return a strip that a worker did not finish; `untouched` says that no parameter was changed."""
+    def fail(self, worker: int, number: int) -> None:
+        """Return a strip that a worker did not finish."""
         state = self._states[number]
         self._release(worker, state)
-        if state.is_done:
-            return
-
-        if untouched:
-            state.attempts -= 1
-            self._open -= state.attempts == 0
         self._wait_again(state)
 
     def _release(self, worker: int, state: _State) -> None:
@@ -197,17 +191,16 @@ class Leases:
             self._leased.discard(state.strip.number)
 
     def _wait_again(self, state: _State) -> None:
-        """Put a strip in front of the waiting ones, unless another worker has it."""
+        """Put a strip in front of the waiting ones, unless it is done or another worker has it."""
         number = state.strip.number
-        if not state.deadlines and number not in self._waiting:
+        if not state.is_done and not state.deadlines and number not in self._waiting:
             self._waiting = {number: None, **self._waiting}
 
-    def lose(self, worker: int) -> int:
-        """Return the strips of a lost worker to the waiting ones; return how many it had."""
-        held = [number for number in sorted(self._leased) if worker in self._states[number].deadlines]
-        for number in held:
-            self.fail(worker, number)
-        return len(held)
+    def lose(self, worker: int) -> None:
+        """Return the strips of a lost worker to the waiting ones."""
+        for number in sorted(self._leased):
+            if worker in self._states[number].deadlines:
+                self.fail(worker, number)
 
     def expire(self, now: float) -> list[int]:
         """End the leases that are past their deadline and return their workers. Their results still count."""
@@ -216,9 +209,7 @@ class Leases:
             state = self._states[number]
             for worker in [worker for worker, deadline in state.deadlines.items() if deadline < now]:
                 late.append(worker)
-                self._release(worker, state)
-                if not state.is_done:
-                    self._wait_again(state)
+                self.fail(worker, number)
         return late
 
     def undo(self, part: Part, applied: Collection[int]) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,14 +19,6 @@ from swivel.training.backends.cpu_kernels import adagrad
 from swivel.training.distributed.leases import Part
 
 Array = NDArray[np.float32]
-
-
-class Fetched(NamedTuple):
-    """A block of parameters, and its version."""
-
-    version: int
-    vectors: Array
-    accumulators: Any  # array, or None if only vectors were requested
 
 
 class Push(NamedTuple):
@@ -51,7 +43,7 @@ class ServedBlock:
     """A block of parameters, and the changes that it got in this call of `run`."""
 
     vectors: Array
-    accumulators: Array
+    accumulators: Any  # array, or None in a copy for a worker that requested only the vectors
     applied: set[int]  # blocks of the other side
     version: int = 0
 
@@ -104,10 +96,10 @@ class Server:
         """Return the process id, which shows that the server responds."""
         return os.getpid()
 
-    def fetch(self, part: Part, with_accumulators: bool) -> Fetched:
-        """Return the vectors of a block, and its accumulators on request."""
+    def fetch(self, part: Part, with_accumulators: bool) -> ServedBlock:
+        """Return the vectors of a block, and its accumulators on request, but not its changes."""
         block = self.read(part)
-        return Fetched(block.version, block.vectors, block.accumulators if with_accumulators else None)
+        return replace(block, accumulators=block.accumulators if with_accumulators else None, applied=set())
 
     def push(self, push: Push) -> int:
         """Apply a change and return its staleness, or REFUSED.

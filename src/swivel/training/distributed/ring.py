@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, astuple, dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -27,15 +26,7 @@ import torch.distributed as dist
 from swivel.errors import ClusterError
 from swivel.runtime.resources import format_bytes
 from swivel.training.backends import ParameterBlock
-from swivel.training.executor import (
-    CompletedSteps,
-    LocalExecutor,
-    LocalResources,
-    PauseRequests,
-    Round,
-    Sides,
-    TrainingJob,
-)
+from swivel.training.executor import CompletedSteps, LocalExecutor, Round, Sides, TrainingJob
 from swivel.training.objective import Loss
 from swivel.training.schedule import Block, rank_of_row
 
@@ -43,27 +34,15 @@ T = TypeVar("T")
 PATIENCE = timedelta(minutes=10)  # A rank waits this long for another: longer than any step or checkpoint.
 LAST_WAIT = timedelta(seconds=5)  # for pending messages when a rank closes
 LOSS_FIELDS = 4  # numbers in a Loss
-
-
-@dataclass(frozen=True, slots=True)
-class _BlockMove:
-    """The transfer of a block from one rank to another."""
-
-    block: int
-    source: int
-    target: int
-
-    @property
-    def tag(self) -> int:
-        """Tag of the message, unique because a block is in one transfer at a time. Messages without a tag have 0."""
-        return self.block + 1
+Move = tuple[int, int, int]  # transfer of a column block: its number, the rank that sends it, the rank that gets it
 
 
 class RingExecutor(LocalExecutor):
     """Runs the steps of this rank's row blocks.
 
     One thread of each rank makes all calls. `_row_owners` and `_column_owners` say which rank has the parameters of a
-    block. While a column block is in `_arriving`, neither the sender's nor the receiver's backend has it.
+    block. While a column block is in `_arriving`, neither the sender's nor the receiver's backend has it. All ranks
+    plan the same moves from the same order, so that sends and receives match without a request.
     """
 
     def __init__(self, patience: timedelta = PATIENCE) -> None:
@@ -73,24 +52,18 @@ class RingExecutor(LocalExecutor):
         self.ranks = dist.get_world_size()
         self.is_leader = self.rank == 0
         self.moved = 0  # bytes of column blocks that this rank sent between rounds
-        self._arriving: list[tuple[_BlockMove, torch.Tensor, Any]] = []  # pending ones, with buffer and handle
+        self._arriving: dict[int, tuple[torch.Tensor, Any]] = {}  # column blocks, with buffer and handle
         self._sent: deque[tuple[int, torch.Tensor, Any]] = deque()  # round after which a copy was sent, copy and handle
         # Blocks that this rank owns but the backend does not have, by side and number: those that have arrived and are
         # not needed yet, and on the leader those that still have their initial values, in host memory.
         self._waiting: dict[tuple[int, int], ParameterBlock] = {}
         self._reported: deque[tuple[Round, torch.Tensor, Any]] = deque()  # rounds whose losses are being summed
 
-    def broadcast(self, value: T | None, decode: Callable[[Any], T]) -> T:
-        """Return the leader's value, sent as JSON."""
-        text = json.dumps(value, default=asdict)
-        data = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
-
-        size = torch.tensor([len(data)])
-        dist.broadcast(size, 0)
-        if not self.is_leader:
-            data = torch.empty(int(size), dtype=torch.uint8)
-        dist.broadcast(data, 0)
-        return decode(json.loads(data.numpy().tobytes().decode()))
+    def broadcast(self, value: T) -> T:
+        """Return the leader's value."""
+        values = [value]
+        dist.broadcast_object_list(values, 0, device=torch.device("cpu"))
+        return values[0]
 
     def any_rank(self, is_so: bool) -> bool:
         """Return whether `is_so` is true on any rank."""
@@ -98,11 +71,11 @@ class RingExecutor(LocalExecutor):
         dist.all_reduce(flag, dist.ReduceOp.MAX)
         return bool(flag > 0)
 
-    def begin(self, job: TrainingJob, resources: LocalResources) -> None:
+    def begin(self, job: TrainingJob) -> None:
         """Create the backend of this rank, on a GPU of its own if the plan uses GPUs."""
         if job.plan.device == "cuda":
             job = replace(job, plan=replace(job.plan, device=_take_device()))
-        super().begin(job, resources)
+        super().begin(job)
         self._offsets = job.offsets()
 
         # The order may be made for more ranks than there are: each rank then does the work of several.
@@ -116,7 +89,7 @@ class RingExecutor(LocalExecutor):
 
     def hold(self, sides: Sides | None) -> None:
         """Get the row blocks of this rank from the leader. Column blocks arrive when they are needed."""
-        self._job.hold_some(self._backend, self._capacity())
+        self._job.hold(self._backend, None, self._capacity())
         self._waiting = {}
         if sides is not None:
             for side, owners in enumerate((self._row_owners, self._column_owners)):
@@ -131,7 +104,9 @@ class RingExecutor(LocalExecutor):
                 dist.send(self._pack(0, block), owner)
                 self._drop(0, block)
             elif owner == self.rank:
-                self._backend.set_block(0, block, self._as_block(0, block, self._receive(0, block, 0)))
+                values = self._empty(0, block)
+                dist.recv(values, 0)
+                self._backend.set_block(0, block, self._as_block(0, block, values))
 
     def _capacity(self) -> tuple[int, int]:
         """Return how many row blocks and column blocks this rank has at a time, at most."""
@@ -161,9 +136,7 @@ class RingExecutor(LocalExecutor):
         links = "NCCL" if self._device.type == "cuda" else "gloo"
         return f"{self.ranks} ranks ({links}), each {self._backend.describe()}"
 
-    def run(
-        self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], requests: PauseRequests
-    ) -> Iterator[CompletedSteps]:
+    def run(self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]]) -> Iterator[CompletedSteps]:
         """Run this rank's blocks of each round. All ranks yield the same losses and pause after the same round."""
         order = [*(round_.blocks for round_ in rounds), *ahead]
         moves = self._plan_moves(order, len(rounds))
@@ -174,12 +147,13 @@ class RingExecutor(LocalExecutor):
 
         for number, round_ in enumerate(rounds):
             own = replace(round_, blocks=[block for block in round_.blocks if self._row_owners[block[0]] == self.rank])
-            needed = {column for _, column in own.blocks}
-            self._finish_moves(needed)
-            for column in sorted(needed):
+            for _, column in sorted(own.blocks, key=lambda block: block[1]):
+                self._finish_move(column)
                 self._bring_in(1, column)
+
+            # A rank that skipped steps of its own would not match the others: all stop after the same round.
             losses = self._backend.run(self._job.steps(own), lambda: False).losses()
-            self._report(round_, dict(zip(own.blocks, losses, strict=True)), requests.pause())
+            self._report(round_, dict(zip(own.blocks, losses, strict=True)), self._job.should_pause())
             self._start_moves(moves[number + 1], number)
 
             # Losses and pause requests of a round are read one round later, so that no rank waits for the slowest.
@@ -194,50 +168,53 @@ class RingExecutor(LocalExecutor):
         while self._reported:
             yield self._take_report()[0]
 
-    def _plan_moves(self, order: Sequence[Sequence[Block]], run: int) -> list[list[_BlockMove]]:
+    def _plan_moves(self, order: Sequence[Sequence[Block]], run: int) -> list[list[Move]]:
         """Return the moves before the first round and after each of `run` rounds.
 
         A column block moves to the next rank that needs it right after the last round in which its owner uses it.
         """
-        moves: list[list[_BlockMove]] = [[] for _ in range(run + 1)]
+        moves: list[list[Move]] = [[] for _ in range(run + 1)]
         last_use = {block: (owner, -1) for block, owner in enumerate(self._column_owners)}  # rank and round
         for number, blocks in enumerate(order):
             for row, column in blocks:
                 source, used = last_use[column]
                 target = self._row_owners[row]
                 if source != target and used < run:
-                    moves[used + 1].append(_BlockMove(column, source, target))
+                    moves[used + 1].append((column, source, target))
                 last_use[column] = target, number
         return moves
 
-    def _start_moves(self, moves: Sequence[_BlockMove], number: int) -> None:
+    def _start_moves(self, moves: Sequence[Move], number: int) -> None:
         """Start to send and receive blocks after round `number`, in parallel to the computation."""
-        for move in moves:
-            self._column_owners[move.block] = move.target
-            if self.rank not in (move.source, move.target):
+        for block, source, target in moves:
+            self._column_owners[block] = target
+            if self.rank not in (source, target):
                 continue
 
-            self._finish_moves({move.block})  # The block may still be arriving.
-            if self.rank == move.source:
-                values = self._pack(1, move.block)
-                self._sent.append((number, values, dist.isend(values, move.target, tag=move.tag)))
-                self._drop(1, move.block)
+            self._finish_move(block)  # The block may still be arriving.
+            # A block is in one transfer at a time, so that its number identifies the message. Messages that are sent
+            # without a tag have the tag 0.
+            tag = block + 1
+            if self.rank == source:
+                values = self._pack(1, block)
+                self._sent.append((number, values, dist.isend(values, target, tag=tag)))
+                self._drop(1, block)
                 self.moved += values.nbytes
             else:
-                values = self._empty(1, move.block)
-                self._arriving.append((move, values, dist.irecv(values, move.source, tag=move.tag)))
+                values = self._empty(1, block)
+                self._arriving[block] = values, dist.irecv(values, source, tag=tag)
 
-    def _finish_moves(self, blocks: set[int] | None = None) -> None:
-        """Wait until some blocks, or all, have arrived; they wait until a step needs them."""
-        pending = []
-        for transfer in self._arriving:
-            move, values, work = transfer
-            if blocks is not None and move.block not in blocks:
-                pending.append(transfer)
-                continue
+    def _finish_move(self, block: int) -> None:
+        """Wait until a column block has arrived, if it is under way; it stays outside until a step needs it."""
+        if block in self._arriving:
+            values, work = self._arriving.pop(block)
             work.wait()
-            self._waiting[1, move.block] = self._as_block(1, move.block, values)
-        self._arriving = pending
+            self._waiting[1, block] = self._as_block(1, block, values)
+
+    def _finish_moves(self) -> None:
+        """Wait until all column blocks that are under way have arrived."""
+        for block in list(self._arriving):
+            self._finish_move(block)
 
     def _wait_for_sends(self, last: int | None = None) -> None:
         """Wait until the blocks that were sent after round `last` or earlier have left, and free their copies."""
@@ -250,12 +227,6 @@ class RingExecutor(LocalExecutor):
         parameters = self._waiting.get((side, block)) or self._backend.get_block(side, block)
         both = [torch.as_tensor(values) for values in (parameters.vectors, parameters.accumulators)]
         return torch.stack(both).to(self._device, self._dtype)
-
-    def _receive(self, side: int, block: int, source: int) -> torch.Tensor:
-        """Return the parameters of a block that another rank sends now."""
-        values = self._empty(side, block)
-        dist.recv(values, source)
-        return values
 
     def _empty(self, side: int, block: int) -> torch.Tensor:
         span = self._job.span(side, block)
@@ -279,21 +250,24 @@ class RingExecutor(LocalExecutor):
         round_, values, work = self._reported.popleft()
         work.wait()
         *losses, pause = values.tolist()
-        note = f", {format_bytes(self.moved)} sent"
-        return CompletedSteps(round_.blocks, [Loss(*fields) for fields in losses], note), pause[0] > 0
+        self.note = f", {format_bytes(self.moved)} sent"
+        return (round_.blocks, [Loss(*fields) for fields in losses]), pause[0] > 0
 
     def is_finite(self) -> bool:
         """Return whether the parameters of all ranks are finite, after pending transfers."""
         self._finish_moves()
         self._wait_for_sends()
-        is_finite = super().is_finite() and all(_is_finite(block) for block in self._waiting.values())
+        is_finite = super().is_finite()
+        for block in self._waiting.values():
+            for values in (block.vectors, block.accumulators):
+                is_finite = is_finite and bool(torch.as_tensor(values).isfinite().all())
         return not self.any_rank(not is_finite)
 
     def fetch(self) -> Sides | None:
         """Gather all parameters in the memory of the leader and return them; return None on other ranks."""
         self._finish_moves()
-        gathered = [self._gather(side, owners) for side, owners in enumerate((self._row_owners, self._column_owners))]
-        rows, columns = gathered
+        rows = self._gather(0, self._row_owners)
+        columns = self._gather(1, self._column_owners)
         return None if rows is None or columns is None else (rows, columns)
 
     def _gather(self, side: int, owners: Sequence[int]) -> ParameterBlock | None:
@@ -308,8 +282,12 @@ class RingExecutor(LocalExecutor):
         dtype = np.float64 if self._dtype == torch.float64 else np.float32
         vectors, accumulators = np.empty(shape, dtype), np.empty(shape, dtype)
         for block, owner in enumerate(owners):
+            if owner == self.rank:
+                values = self._pack(side, block)
+            else:
+                values = self._empty(side, block)
+                dist.recv(values, owner)
             span = self._job.span(side, block)
-            values = self._pack(side, block) if owner == self.rank else self._receive(side, block, owner)
             vectors[span], accumulators[span] = values.cpu().numpy()
         return ParameterBlock(vectors, accumulators, self._offsets[side])
 
@@ -317,7 +295,8 @@ class RingExecutor(LocalExecutor):
         """Close the backend. The ranks stay connected until the process ends."""
         # A pending message would keep the process from ending. Ranks stop after the same round, so that messages arrive
         # soon, unless another rank is lost.
-        for _, _, work in (*self._arriving, *self._sent, *self._reported):
+        for transfer in (*self._arriving.values(), *self._sent, *self._reported):
+            work: Any = transfer[-1]
             with contextlib.suppress(RuntimeError):
                 work.wait(LAST_WAIT)
         self._arriving.clear()
@@ -325,10 +304,6 @@ class RingExecutor(LocalExecutor):
         self._waiting.clear()
         self._reported.clear()
         super().close()
-
-
-def _is_finite(block: ParameterBlock) -> bool:
-    return all(bool(torch.as_tensor(values).isfinite().all()) for values in (block.vectors, block.accumulators))
 
 
 def _connect(patience: timedelta) -> None:
@@ -341,12 +316,7 @@ def _connect(patience: timedelta) -> None:
             f"the ranks could not connect ({str(error).splitlines()[0]}); start them with "
             "torchrun --nproc-per-node N -m swivel train ..."
         ) from error
-    atexit.register(_disconnect)
-
-
-def _disconnect() -> None:
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    atexit.register(lambda: dist.is_initialized() and dist.destroy_process_group())
 
 
 def _take_device() -> str:

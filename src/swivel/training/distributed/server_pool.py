@@ -6,8 +6,6 @@ replaces a lost one starts from this copy.
 
 from __future__ import annotations
 
-import contextlib
-import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ import numpy as np
 
 from swivel.errors import ClusterError, first_line
 from swivel.runtime.options import ClusterConfig
-from swivel.runtime.ray import await_reply
+from swivel.runtime.ray import await_reply, kill_actor
 from swivel.training.distributed.leases import Part
 from swivel.training.distributed.parameter_server import Server, server_of
 from swivel.training.executor import Sides, TrainingJob
@@ -31,7 +29,7 @@ MAX_RESTORES = 5  # of one server in a row, before the run fails
 class _PoolServer:
     handle: Any
     ping: Any = None  # reference to the result of a ping that is pending
-    asked: float = 0.0  # time of the last ping
+    ping_time: float = 0.0  # time of the last ping
     restores: int = 0  # since the last answer
 
 
@@ -114,14 +112,14 @@ class ServerPool:
 
     def _transfer(self, number: int, start: Callable[[Part], Any]) -> Iterator[tuple[Part, Any]]:
         """Start a remote call for each part of a server, a few at a time, and yield each part with its result."""
-        pending: deque[tuple[Part, Any]] = deque()
+        transfers: deque[tuple[Part, Any]] = deque()
         for part in self._parts(number):
-            pending.append((part, start(part)))
-            if len(pending) >= MAX_TRANSFERS:
-                first, reference = pending.popleft()
+            transfers.append((part, start(part)))
+            if len(transfers) >= MAX_TRANSFERS:
+                first, reference = transfers.popleft()
                 yield first, self._get(reference)
 
-        for first, reference in pending:
+        for first, reference in transfers:
             yield first, self._get(reference)
 
     def _restore(self, number: int, error: BaseException) -> None:
@@ -136,8 +134,7 @@ class ServerPool:
                 ) from error
 
             self.restored += 1
-            with contextlib.suppress(Exception):  # The old server may be dead or unreachable.
-                self._ray.kill(member.handle)
+            kill_actor(self._ray, member.handle)
             member.handle = self._create()
             member.ping = None
             try:
@@ -159,9 +156,9 @@ class ServerPool:
     def _check(self, member: _PoolServer, now: float) -> BaseException | None:
         """Return why a server counts as lost, or None."""
         if member.ping is None:
-            if now - member.asked >= PING_SECONDS:
+            if now - member.ping_time >= PING_SECONDS:
                 member.ping = member.handle.ping.remote()
-                member.asked = now
+                member.ping_time = now
             return None
 
         if self._ray.wait([member.ping], timeout=0)[0]:
@@ -171,21 +168,15 @@ class ServerPool:
                 return error  # type: ignore[no-any-return]
             member.ping = None
             member.restores = 0
-        elif now - member.asked > self._config.lease_seconds:
-            return ClusterError(f"the server has not responded for {now - member.asked:.0f} s")
+        elif now - member.ping_time > self._config.lease_seconds:
+            return ClusterError(f"the server has not responded for {now - member.ping_time:.0f} s")
         return None
-
-    def check_soon(self) -> None:
-        """Ping all servers in the next call of `maintain`: a worker reports that one does not respond."""
-        for member in self._members:
-            if member.ping is None:
-                member.asked = -math.inf
 
     def unresponsive(self, now: float) -> list[int]:
         """Return the numbers of the servers that have not responded for a while."""
         limit = 3 * PING_SECONDS
         members = enumerate(self._members)
-        return [number for number, member in members if member.ping is not None and now - member.asked > limit]
+        return [number for number, member in members if member.ping is not None and now - member.ping_time > limit]
 
     def save(self) -> None:
         """Read all parameters into the copy. A server that is lost is replaced, and the copy of its blocks stays."""
@@ -194,5 +185,4 @@ class ServerPool:
     def close(self) -> None:
         """Stop the servers."""
         for member in self._members:
-            with contextlib.suppress(Exception):
-                self._ray.kill(member.handle)
+            kill_actor(self._ray, member.handle)

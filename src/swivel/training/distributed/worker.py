@@ -8,13 +8,12 @@ without a cluster.
 from __future__ import annotations
 
 import os
-import pickle
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,18 +24,17 @@ from swivel._version import __version__
 from swivel.config import TrainConfig
 from swivel.counts import open_matrix
 from swivel.errors import ClusterError, first_line
-from swivel.runtime.progress import SILENT
 from swivel.runtime.resources import keep_freed_memory
 from swivel.storage import scratch_folder
 from swivel.training.backends import ParameterBlock
 from swivel.training.backends.base import Gradients
 from swivel.training.backends.cpu_kernels import adagrad
 from swivel.training.distributed.leases import Part, Strip
-from swivel.training.distributed.parameter_server import REFUSED, Fetched, Push, server_of
-from swivel.training.executor import LocalResources, Round, TrainingJob
+from swivel.training.distributed.parameter_server import REFUSED, Push, ServedBlock, server_of
+from swivel.training.executor import Round, TrainingJob
 from swivel.training.objective import Loss
-from swivel.training.plan import TrainingPlan
 from swivel.training.schedule import Block
+from swivel.training.training_plan import TrainingPlan
 
 Array = NDArray[np.float32]
 
@@ -82,7 +80,6 @@ class WorkerSetup:
     config: TrainConfig
     plan: TrainingPlan
     threads: int
-    wait_seconds: float
     version: str = __version__
 
 
@@ -96,18 +93,16 @@ class Result(NamedTuple):
     staleness: tuple[int, ...] = ()  # of each push that was applied: changes by others since the fetch
     seconds: float = 0.0
     failure: str = ""  # why the strip was not finished
-    is_untouched: bool = False  # whether a failed strip changed no parameter
 
 
 class Stepper:
     """Computes the gradients of single blocks with the backend of a run."""
 
-    def __init__(self, job: TrainingJob, resources: LocalResources) -> None:
-        self.backend = job.create_backend(resources.threads)
+    def __init__(self, job: TrainingJob) -> None:
+        self.backend, self._job = job.open_backend()
         self.accumulator_decay = job.config.accumulator_decay
-        self._job = job.laid_out(self.backend, resources)
         self._offsets = job.offsets()
-        self._job.hold_some(self.backend, (1, 1))  # `gradients` gets the vectors of each block.
+        self._job.hold(self.backend, None)  # `gradients` gets the vectors of each block.
 
     def gradients(self, block: Block, vectors: tuple[Array, Array], turn: int) -> Gradients:
         """Return the gradients of a block at these vectors, in epoch `turn`. They are valid until the next call."""
@@ -138,8 +133,7 @@ def open_stepper(setup: WorkerSetup) -> Iterator[Stepper]:
     matrix.trust()  # The command has verified the checksums; a worker reads only what it needs.
 
     with scratch_folder(Path(tempfile.gettempdir())) as scratch:
-        job = TrainingJob(matrix, setup.config, setup.plan)
-        stepper = Stepper(job, LocalResources(scratch, setup.threads, SILENT))
+        stepper = Stepper(TrainingJob(matrix, setup.config, setup.plan, setup.threads, scratch))
 
     # The re-blocked cells stay mapped although their files are removed: Ray ends a worker by killing it, and then the
     # operating system frees them.
@@ -156,7 +150,6 @@ class Worker:
         # blocks are computed. So the next strip fetches its first blocks while this one computes its last block.
         self._fetching = threading.Lock()
         self._computing = threading.Lock()
-        self._paused_run = 0  # strips of this run_id, or of earlier ones, are skipped
         self._resources = ExitStack()
         self._stepper: Stepper | None = None
 
@@ -170,19 +163,12 @@ class Worker:
         """Return the process id, which shows that the worker responds."""
         return os.getpid()
 
-    def pause(self, run_id: int) -> None:
-        """Skip the strips of this run that have not started."""
-        self._paused_run = run_id
-
     def close(self) -> None:
         """Close the backend."""
         self._resources.close()
 
-    def train(self, strip: Strip, run_id: int, links: Links, is_last: bool = False) -> Result:
-        """Train a strip and return its result; a server that does not respond makes a failure, not an exception.
-
-        A paused worker skips the strip unless `is_last` is set.
-        """
+    def train(self, strip: Strip, run_id: int, links: Links) -> Result:
+        """Train a strip and return its result; a server that does not respond makes a failure, not an exception."""
         assert self._stepper is not None
         run = _StripRun(strip, run_id, links, self._stepper)
         try:
@@ -190,8 +176,6 @@ class Worker:
                 # `gate` opens when the last block of this strip starts. Fetching the next strip earlier would give it
                 # older parameters.
                 gate.enter_context(self._lock(self._fetching))
-                if self._paused_run >= run_id and not is_last:
-                    return Result(strip.number, run_id, (), failure="paused", is_untouched=True)
                 run.request(0)
 
                 with self._lock(self._computing):
@@ -200,9 +184,7 @@ class Worker:
             # The pushes of this strip are sent while the next one computes.
             return run.finish()
         except Unanswered as error:
-            return Result(
-                strip.number, run_id, (), run.moved, failure=str(error) or "no response", is_untouched=not run.pushed
-            )
+            return Result(strip.number, run_id, (), run.moved, failure=str(error))
 
     @contextmanager
     def _lock(self, lock: threading.Lock) -> Iterator[None]:
@@ -225,11 +207,11 @@ class _StripRun:
         self._stepper = stepper
 
         self._requests: dict[tuple[int, int], Any] = {}  # pending fetches, by position in the strip and side
-        self.pushed: list[Any] = []  # references to all pushes; the result of a push is taken at the end
+        self._pushes: list[Any] = []  # references to all pushes; the result of a push is taken at the end
         self._losses: list[Loss] = []
-        self._fetched: Fetched  # the block that all blocks of the strip share, if they do,
-        self._shared: Fetched  # and the copy of it that this strip changes
-        self.moved = 0  # bytes
+        self._original: ServedBlock  # the block that all blocks of the strip share, if they do,
+        self._shared: ServedBlock  # and the copy of it that this strip changes
+        self.moved = 0  # bytes of arrays
         self._seconds = 0.0
 
     def request(self, position: int) -> None:
@@ -258,12 +240,14 @@ class _StripRun:
         if side is not None:
             part = side, self.strip.blocks[0][side]
             others = tuple(block[1 - side] for block in self.strip.blocks)
-            vectors = self._shared.vectors - self._fetched.vectors
+            # Other workers may change the block in the meantime: send what these steps changed, not the result. With
+            # a' = d^m a + s after m steps, s is the part of the accumulators that they added.
+            change = self._shared.vectors - self._original.vectors
             decay = self._stepper.accumulator_decay
-            kept = np.float32(decay ** len(others))
-            added = np.maximum(self._shared.accumulators - kept * self._fetched.accumulators, 0)
-            version = self._fetched.version
-            self._push(Push(self._run_id, part, others, version, vectors, added, accumulator_decay=decay))
+            remainder = np.float32(decay ** len(others)) * self._original.accumulators
+            squares = np.maximum(self._shared.accumulators - remainder, 0)
+            version = self._original.version
+            self._push(Push(self._run_id, part, others, version, change, squares, accumulator_decay=decay))
         self._seconds = time.perf_counter() - started
 
     def _step(self, position: int, block: Block) -> None:
@@ -283,37 +267,30 @@ class _StripRun:
                 others = (block[1 - side],)
                 self._push(Push(self._run_id, part, others, parameters.version, gradient, None, learning_rate, decay))
 
-    def _open(self, position: int, side: int) -> Fetched:
+    def _open(self, position: int, side: int) -> ServedBlock:
         """Return the fetched block, or the copy of the shared block, which is fetched with the first block."""
         if side == self.strip.shared and position > 0:
             return self._shared
 
-        fetched: Fetched = self._links.take(self._requests.pop((position, side)))
-        self.moved += payload_bytes(fetched)
+        parameters: ServedBlock = self._links.take(self._requests.pop((position, side)))
+        self._count_bytes(parameters.vectors, parameters.accumulators)
         if side != self.strip.shared:
-            return fetched
-        self._fetched = fetched
-        self._shared = Fetched(fetched.version, np.array(fetched.vectors), np.array(fetched.accumulators))
+            return parameters
+        self._original = parameters
+        copies = np.array(parameters.vectors), np.array(parameters.accumulators)
+        self._shared = replace(parameters, vectors=copies[0], accumulators=copies[1])
         return self._shared
 
     def _push(self, push: Push) -> None:
-        self.moved += payload_bytes(push)
-        self.pushed.append(self._links.push(push))
+        self._count_bytes(push.values, push.accumulators)
+        self._pushes.append(self._links.push(push))
+
+    def _count_bytes(self, *arrays: Array | None) -> None:
+        self.moved += sum(array.nbytes for array in arrays if array is not None)
 
     def finish(self) -> Result:
         """Wait until the servers have applied all changes, and return the result."""
-        answers = [self._links.take(pushed) for pushed in self.pushed]
+        answers = [self._links.take(push) for push in self._pushes]
         staleness = tuple(answer for answer in answers if answer != REFUSED)
         losses = tuple(self._losses)
         return Result(self.strip.number, self._run_id, losses, self.moved, staleness, self._seconds)
-
-
-def payload_bytes(message: Any) -> int:
-    """Return the number of bytes that a message takes when it is sent, its arrays included.
-
-    >>> payload_bytes(np.zeros(1000)) - 8000 < 200
-    True
-    """
-    buffers: list[pickle.PickleBuffer] = []
-    rest = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
-    return len(rest) + sum(buffer.raw().nbytes for buffer in buffers)

@@ -5,29 +5,20 @@ A worker for which the cluster has no free cores yet joins later. A worker that 
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from swivel.errors import ClusterError, SwivelError, first_line
 from swivel.runtime.options import ClusterConfig
+from swivel.runtime.ray import kill_actor
 from swivel.training.distributed.leases import Strip
 from swivel.training.distributed.worker import Links, Result, Worker, WorkerSetup
 
 # A worker that died is created again after 0, 1, 3, 7, ... seconds, up to this many.
 MAX_DELAY_SECONDS = 30.0
-MAX_DOUBLINGS = 10
 MAX_FAILED_STARTS = 3  # in a row, before the run fails
-
-
-class WorkerMessage(NamedTuple):
-    """The result of a strip; without a result, the message that a worker has joined or is lost."""
-
-    worker: int
-    result: Result | None = None
-    loss_reason: str = ""  # why the worker is lost, if it is
 
 
 @dataclass(slots=True)
@@ -40,7 +31,6 @@ class _PoolWorker:
     late_since: float | None = None
     deaths: int = 0  # since the last finished strip
     create_at: float = 0.0  # time of the next start
-    created: int = 0  # number of starts
 
     @property
     def has_joined(self) -> bool:
@@ -62,6 +52,9 @@ class WorkerPool:
         self._setup = setup
         self._members = [_PoolWorker() for _ in range(count)]
         self._failed_starts = 0  # since the last successful one
+        self.replaced = 0  # number of workers that were lost
+        self._lost: list[int] = []  # workers that were lost since the last call of `maintain`
+        self.failure = ""  # the last one of a worker or of a strip, for error messages
         self.description = ""  # of the backend of a worker
 
     def __len__(self) -> int:
@@ -77,14 +70,12 @@ class WorkerPool:
         """Number of workers that have not joined or are late."""
         return sum(not member.responds for member in self._members)
 
-    @property
-    def replaced(self) -> int:
-        """Number of workers that were replaced."""
-        return sum(max(0, member.created - 1) for member in self._members)
-
     def maintain(self, now: float) -> list[int]:
-        """Start missing workers, and drop those that have been late for too long. Return the dropped ones."""
-        lost = []
+        """Start missing workers, and drop those that have been late for too long.
+
+        Return the workers that were lost since the last call, which have dropped all their strips.
+        """
+        lost, self._lost = self._lost, []
         for number, member in enumerate(self._members):
             if member.late_since is not None and now - member.late_since > self._config.lease_seconds:
                 self._drop(member, now)
@@ -94,36 +85,36 @@ class WorkerPool:
         return lost
 
     def _create(self, member: _PoolWorker) -> None:
-        setup = self._setup
-        gpus = self._config.worker_gpus if setup.plan.device.startswith("cuda") else 0
-
+        gpus = self._config.worker_gpus if self._setup.plan.device.startswith("cuda") else 0
         member.handle = (
             self._ray.remote(Worker)
             .options(
-                num_cpus=setup.threads,
+                num_cpus=self._config.worker_threads,
                 num_gpus=gpus,
                 max_restarts=0,
-                max_concurrency=self._config.ahead + 1,  # strips, and one more for `pause`
+                max_concurrency=self._config.ahead + 1,  # strips, and one more for `ping`
                 scheduling_strategy="SPREAD",
             )
-            .remote(setup.wait_seconds)
+            .remote(self._config.lease_seconds)
         )
-        member.created += 1
-        member.joining = member.handle.begin.remote(setup)
+        member.joining = member.handle.begin.remote(self._setup)
 
     def _drop(self, member: _PoolWorker, now: float) -> None:
         """Kill a worker, and schedule its replacement."""
-        with contextlib.suppress(Exception):  # The worker may be dead or unreachable.
-            self._ray.kill(member.handle)
+        kill_actor(self._ray, member.handle)
         member.handle = None
         member.joining = None
         member.late_since = None
         member.leases.clear()
-        member.create_at = now + min(MAX_DELAY_SECONDS, 2.0 ** min(member.deaths, MAX_DOUBLINGS) - 1)
+        member.create_at = now + min(MAX_DELAY_SECONDS, 2**member.deaths - 1)
         member.deaths += 1
+        self.replaced += 1
 
-    def wait(self, seconds: float) -> list[WorkerMessage]:
-        """Wait until a worker responds, but not longer than `seconds`; return a message for each available result."""
+    def wait(self, seconds: float) -> list[tuple[int, Result]]:
+        """Wait until a worker responds, but not longer than `seconds`; return the available results with their workers.
+
+        Workers that have joined or are lost respond, too, but have no result.
+        """
         owners: dict[Any, int] = {}  # of the references to pending results
         for number, member in enumerate(self._members):
             if member.joining is not None:
@@ -137,34 +128,40 @@ class WorkerPool:
         self._ray.wait(references, num_returns=1, timeout=seconds)
         available, _ = self._ray.wait(references, num_returns=len(references), timeout=0)
 
-        messages = []
+        results = []
         for reference in available:
             number = owners[reference]
             member = self._members[number]
             # A worker may have been dropped in this loop; its other results are void.
             if reference == member.joining or reference in member.leases:
-                messages.append(self._collect(number, member, reference))
-        return messages
+                result = self._collect(number, member, reference)
+                if result is not None:
+                    results.append((number, result))
+        return results
 
-    def _collect(self, number: int, member: _PoolWorker, reference: Any) -> WorkerMessage:
+    def _collect(self, number: int, member: _PoolWorker, reference: Any) -> Result | None:
+        """Return the result of a strip; None if the worker has joined, or is lost."""
         try:
             answer = self._ray.get(reference, timeout=self._config.lease_seconds)
         except self._ray.exceptions.RayError as error:
             if reference == member.joining:
                 self._check_start(error)
             self._drop(member, time.monotonic())
-            return WorkerMessage(number, loss_reason=f"{type(error).__name__}: {first_line(error)}")
+            self._lost.append(number)
+            self.failure = f"{type(error).__name__}: {first_line(error)}"
+            return None
 
         if reference == member.joining:
             member.joining = None
             self.description = str(answer)
             self._failed_starts = 0
-            return WorkerMessage(number)
+            return None
 
         del member.leases[reference]
         member.late_since = None
         member.deaths = 0
-        return WorkerMessage(number, answer)
+        result: Result = answer
+        return result
 
     def _check_start(self, error: BaseException) -> None:
         """Count a worker whose `begin` raised an exception, and raise it if no worker can start."""
@@ -186,11 +183,11 @@ class WorkerPool:
                 candidates.append((len(member.leases), number))
         return min(candidates)[1] if candidates else None
 
-    def assign(self, number: int, strip: Strip, run_id: int, handles: Sequence[Any], *, is_last: bool) -> None:
-        """Send a strip to a worker; with `is_last` a paused worker trains it, too."""
+    def assign(self, number: int, strip: Strip, run_id: int, handles: Sequence[Any]) -> None:
+        """Send a strip to a worker."""
         member = self._members[number]
-        links = Links(handles, self._setup.wait_seconds)
-        member.leases[member.handle.train.remote(strip, run_id, links, is_last)] = None
+        links = Links(handles, self._config.lease_seconds)
+        member.leases[member.handle.train.remote(strip, run_id, links)] = None
 
     def mark_late(self, numbers: Sequence[int], now: float) -> None:
         """Send no more strips to late workers until they respond."""
@@ -199,14 +196,7 @@ class WorkerPool:
             if member.leases and member.late_since is None:
                 member.late_since = now
 
-    def pause(self, run_id: int) -> None:
-        """Make workers skip the strips of this run that they have not started."""
-        for member in self._members:
-            if member.handle is not None:
-                member.handle.pause.remote(run_id)
-
     def close(self) -> None:
         """Stop the workers."""
         for member in self._members:
-            with contextlib.suppress(Exception):
-                self._ray.kill(member.handle)
+            kill_actor(self._ray, member.handle)

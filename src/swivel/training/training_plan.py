@@ -59,14 +59,6 @@ class TrainingPlan:
     ranks: int = 1  # processes that the order of blocks is made for
 
 
-@dataclass(frozen=True, slots=True)
-class OtherMemory:
-    """Bytes of memory that other steps of a job need: while vectors are trained, and when they are trained."""
-
-    during: int = 0
-    after: int = 0
-
-
 def make_plan(matrix: Matrix, config: TrainConfig, min_block_size: int = 1) -> TrainingPlan:
     """Return a plan, choosing what the configuration leaves open: block size, epochs, backend and dtype."""
     rows, columns = matrix.shape
@@ -143,13 +135,14 @@ def estimate_needs(
     plan: TrainingPlan,
     threads: int,
     folder: Path | None = None,
-    other: OtherMemory | None = None,
+    other_memory: tuple[int, int] = (0, 0),
 ) -> ResourceEstimate:
-    """Return the disk space and memory that a run needs; `other` is what is not training.
+    """Return the disk space and memory that a run needs.
 
+    `other_memory` is bytes that other steps of the job need: while vectors are trained, and when they are trained.
     Existing checkpoints in `folder` will be overwritten. Without a folder nothing is written.
     """
-    other = other or OtherMemory()
+    other_during, other_after = other_memory
     rows, columns = matrix.shape
     dim = config.dim
     item_bytes = 8 if plan.backend == "reference" else 4
@@ -168,8 +161,8 @@ def estimate_needs(
     if not has_same_blocks and plan.backend != "triton":
         reblocked = 16 * matrix.stored_cell_count
 
-    training = COPIES * 2 * vectors + threads * step + orders + other.during
-    afterwards = 2 * vectors + other.after  # rows, columns, and the vectors that are made from both
+    training = COPIES * 2 * vectors + threads * step + orders + other_during
+    afterwards = 2 * vectors + other_after  # rows, columns, and the vectors that are made from both
 
     # On disk: two checkpoints with accumulators, the result, and the re-blocked cells.
     disk = max(4 * vectors - saved_bytes(folder), 0) + vectors + item_bytes * dim * rows + reblocked
