@@ -23,17 +23,17 @@ from numpy.typing import NDArray
 from common import keep, make_parser, parse_arguments, work_folder
 from swivel.config import CountConfig
 from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts.block_layout import Layout
 from swivel.counts.cooccurrence import CountJob, count_tokens
-from swivel.counts.cooccurrence.count import make_spec
+from swivel.counts.cooccurrence.corpus_count import make_spec
+from swivel.counts.cooccurrence.count_plan import survey_corpus
 from swivel.counts.cooccurrence.gpu.counter import DeviceCounter
-from swivel.counts.cooccurrence.plan import survey_corpus
 from swivel.counts.cooccurrence.windows import window_weights
-from swivel.counts.layout import Layout
 from swivel.counts.shards import SATURATED, ShardPiece
 from swivel.runtime.resources import count_cores
 from swivel.storage import read_manifest, remove_tree
 
-MEASURES = ("swivel.counts.cooccurrence", "swivel.counts.layout", "swivel.counts.shards")
+MEASURES = ("swivel.counts.cooccurrence", "swivel.counts.block_layout", "swivel.counts.shards")
 WORDS = 397_312
 COMMON_WORDS, COMMON_SHARE = 300, 0.5
 TOPICS, TOPIC_WORDS = 1_000, 1_000

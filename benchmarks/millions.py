@@ -36,7 +36,7 @@ from larger import make_order
 from swivel.config import TrainConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import MatrixBuilder, MatrixSpec
-from swivel.counts.layout import Layout
+from swivel.counts.block_layout import Layout
 from swivel.counts.matrix import MatrixCells
 from swivel.counts.shards import ShardPiece, make_piece
 from swivel.storage import read_manifest, remove_tree

@@ -13,14 +13,14 @@ from numpy.typing import ArrayLike, NDArray
 from swivel.config import CountConfig
 from swivel.corpus.vocabulary import BREAK, GAP, Vocabulary
 from swivel.counts import Matrix
+from swivel.counts.block_layout import Layout
 from swivel.counts.cooccurrence import CountJob, count_tokens
-from swivel.counts.cooccurrence import count as counting
+from swivel.counts.cooccurrence import corpus_count as counting
+from swivel.counts.cooccurrence.count_plan import survey_corpus
 from swivel.counts.cooccurrence.gpu import counter as device
 from swivel.counts.cooccurrence.gpu import pairs as device_pairs
 from swivel.counts.cooccurrence.gpu.counter import DeviceCounter
-from swivel.counts.cooccurrence.plan import survey_corpus
 from swivel.counts.cooccurrence.windows import part_names
-from swivel.counts.layout import Layout
 from swivel.runtime.progress import SILENT
 
 WORDS = 7

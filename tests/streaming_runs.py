@@ -11,8 +11,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from swivel.counts.block_layout import Layout
 from swivel.counts.builder import to_units
-from swivel.counts.layout import Layout
 from swivel.counts.matrix import MatrixCells
 from swivel.counts.shards import CellArrays, make_piece
 from swivel.training.backends import BackendConfig, ParameterBlock, Step, StepSettings, ZeroSampling

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.counts.layout import Ints, Layout, choose_layout
+from swivel.counts.block_layout import Ints, Layout, choose_layout
 from swivel.counts.matrix import Matrix, MatrixContents
 from swivel.counts.matrix_folder import STAGE, adopt_cells, finish_folder, open_matrix_folder
 from swivel.counts.shards import CellArrays, RunFiles, make_piece, merge_runs

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.counts.layout import Ints, Layout, UnitCells, block_length
+from swivel.counts.block_layout import Ints, Layout, UnitCells, block_length
 from swivel.counts.shards import CellArrays
 from swivel.errors import ConfigError
 from swivel.runtime.notebook import draw_html

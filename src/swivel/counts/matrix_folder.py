@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.counts.layout import Ints, Layout
+from swivel.counts.block_layout import Ints, Layout
 from swivel.counts.matrix import Matrix, MatrixContents
 from swivel.counts.shards import FILES, CellArrays
 from swivel.errors import DamagedFolder, StorageError, VocabularyError

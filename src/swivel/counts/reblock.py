@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.counts.layout import Ints, Layout
+from swivel.counts.block_layout import Ints, Layout
 from swivel.counts.shards import SATURATED, CellArrays
 from swivel.storage import create_array, scratch_folder
 
 
 def reblock(arrays: CellArrays, old: Layout, new: Layout, scratch: Path | None, *, threads: int = 1) -> CellArrays:
     """Return the cells in the new layout, in memory-mapped files in `scratch`, or in memory if it is None."""
-    from swivel.counts import kernels
+    from swivel.counts import matrix_kernels as kernels
 
     before, after = (kernels.LayoutShape(each.row_blocks, each.column_blocks, each.symmetric) for each in (old, new))
     tables = kernels.Tables(

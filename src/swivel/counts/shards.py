@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.counts.layout import Ints, Layout
+from swivel.counts.block_layout import Ints, Layout
 from swivel.runtime.parallel import map_in_order
 from swivel.storage import ArrayAppender
 from swivel.storage.npy import read_ahead
@@ -125,7 +125,7 @@ class RunFiles:
 
     def _add_piece(self, piece: ShardPiece) -> None:
         """Add the cells of a piece to the sums; in a symmetric layout `column_sums` is the array of the row sums."""
-        from swivel.counts import kernels
+        from swivel.counts import matrix_kernels as kernels
 
         layout = self.layout
         shape = kernels.LayoutShape(layout.row_blocks, layout.column_blocks, layout.symmetric)
@@ -172,7 +172,7 @@ class RunFiles:
 
 def merge_runs(runs: CellArrays, target: RunFiles, *, memory_bytes: int, threads: int) -> None:
     """Write the sum of all runs to `target` as one run; threads merge ranges of shards, which are written in order."""
-    from swivel.counts import kernels
+    from swivel.counts import matrix_kernels as kernels
 
     max_cells = max(1, min(_MERGE_CELLS, memory_bytes // ((threads + 1) * _MERGE_BYTES)))
 

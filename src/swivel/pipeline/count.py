@@ -175,7 +175,7 @@ def _count(
     options: RunOptions,
 ) -> Matrix:
     if options.ray is not None:
-        from swivel.counts.cooccurrence.ray import ClusterCount, count_on_ray
+        from swivel.counts.cooccurrence.cluster_count import ClusterCount, count_on_ray
 
         job = ClusterCount(texts, path, counting.to_dict(), counting.count, listed=listed, phrases=phrases, **record)
         return count_on_ray(job, options)

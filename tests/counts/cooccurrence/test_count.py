@@ -26,10 +26,10 @@ from swivel import storage
 from swivel.config import CountConfig
 from swivel.corpus.vocabulary import BREAK, GAP, Vocabulary
 from swivel.counts import Matrix, open_matrix
-from swivel.counts import layout as matrix_layout
+from swivel.counts import block_layout as matrix_layout
 from swivel.counts.cooccurrence import CountJob, column_vocabulary, count_tokens
-from swivel.counts.cooccurrence import count as counting
-from swivel.counts.cooccurrence import plan as planning
+from swivel.counts.cooccurrence import corpus_count as counting
+from swivel.counts.cooccurrence import count_plan as planning
 from swivel.counts.cooccurrence.windows import part_names, window_weights
 from swivel.errors import CountsError, FolderExists, MemoryBudgetError, StorageError
 from swivel.runtime.progress import SILENT, SilentProgress, Task

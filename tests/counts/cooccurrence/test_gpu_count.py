@@ -21,16 +21,17 @@ from stored import folder_of
 from swivel import storage
 from swivel.config import CountConfig
 from swivel.corpus import BREAK, GAP
-from swivel.counts import layout as matrix_layout
-from swivel.counts.cooccurrence import CountJob, choose_device, count, count_tokens, prepare_device
-from swivel.counts.cooccurrence.gpu import cells
+from swivel.counts import block_layout as matrix_layout
+from swivel.counts.block_layout import Layout
+from swivel.counts.cooccurrence import CountJob, choose_device, count_tokens, prepare_device
+from swivel.counts.cooccurrence import corpus_count as count
 from swivel.counts.cooccurrence.gpu import counter as device
+from swivel.counts.cooccurrence.gpu import device_plan
+from swivel.counts.cooccurrence.gpu import pair_sums as cells
 from swivel.counts.cooccurrence.gpu import pairs as device_pairs
-from swivel.counts.cooccurrence.gpu import plan as device_plan
 from swivel.counts.cooccurrence.gpu.counter import warm_up
-from swivel.counts.cooccurrence.gpu.plan import estimate_pairs, make_rules, share_memory, split_shards
+from swivel.counts.cooccurrence.gpu.device_plan import estimate_pairs, make_rules, share_memory, split_shards
 from swivel.counts.cooccurrence.windows import window_weights
-from swivel.counts.layout import Layout
 from swivel.errors import ConfigError, CountsError, MemoryBudgetError, MissingExtra
 from swivel.runtime.progress import SilentProgress, Task
 

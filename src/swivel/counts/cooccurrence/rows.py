@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from swivel.config import CountConfig
 from swivel.corpus.vocabulary import BREAK, GAP
-from swivel.counts.cooccurrence import kernels
-from swivel.counts.cooccurrence.plan import CountPlan, split_places
+from swivel.counts.block_layout import Layout, block_length
+from swivel.counts.cooccurrence import window_kernels as kernels
+from swivel.counts.cooccurrence.count_plan import CountPlan, split_places
 from swivel.counts.cooccurrence.windows import place_parts, window_weights
-from swivel.counts.layout import Layout, block_length
 from swivel.counts.shards import ShardPiece
 from swivel.runtime.parallel import map_in_order
 

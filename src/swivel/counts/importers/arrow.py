@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.counts.importers.config import pick_fields
+from swivel.counts.block_layout import Ints
 from swivel.counts.importers.context import ImportChunk, ImportContext, LabelTable, Place, number_places
-from swivel.counts.layout import Ints
+from swivel.counts.importers.import_config import pick_fields
 from swivel.errors import CountsError, missing_extra
 from swivel.runtime.parallel import map_in_order
 

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from swivel.config import CountConfig
+from swivel.counts.block_layout import Ints, UnitCells
 from swivel.counts.cooccurrence.windows import window_weights
-from swivel.counts.importers.config import SEPARATORS, ImportConfig
 from swivel.counts.importers.context import ImportContext, Place, number_places
+from swivel.counts.importers.import_config import SEPARATORS, ImportConfig
 from swivel.counts.importers.lines import read_lines
 from swivel.counts.importers.spill import PIECE, SpillFiles, add_sums
-from swivel.counts.layout import Ints, UnitCells
 from swivel.errors import CountsError
 
 _ITEMS = 1 << 24  # items paired at a time: their arrays take 0.6 GiB
@@ -167,7 +167,7 @@ def _sort_baskets(items: Ints, after: Ints) -> Ints:
 
 def _count_pairs(items: Ints, after: Ints, weights: Ints) -> Iterator[UnitCells]:
     """Yield the cells of all pairs of an item and one of the `after` items behind it, each cell once."""
-    from swivel.counts import kernels  # imports numba, after `check_libraries`
+    from swivel.counts import matrix_kernels as kernels  # imports numba, after `check_libraries`
 
     places = np.argsort(items, kind="stable")
     size = int(items.max(initial=-1)) + 1

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts.block_layout import Ints, Layout
 from swivel.counts.builder import MatrixBuilder, MatrixSpec, sum_equal
 from swivel.counts.importers.baskets import BasketSpill
 from swivel.counts.importers.context import ImportContext
 from swivel.counts.importers.spill import PIECE, CellSpill, add_sums
-from swivel.counts.layout import Ints, Layout
 from swivel.counts.matrix import Matrix
 from swivel.counts.shards import ShardPiece, make_piece
 from swivel.errors import CountsError

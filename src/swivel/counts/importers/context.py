@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.counts.importers.config import ImportConfig
-from swivel.counts.layout import Ints
+from swivel.counts.block_layout import Ints
+from swivel.counts.importers.import_config import ImportConfig
 from swivel.errors import ConfigError, CountsError, MemoryBudgetError
 from swivel.runtime.progress import Task
 from swivel.runtime.resources import format_bytes

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.counts.importers.config import SEPARATORS, ImportConfig, pick_fields
 from swivel.counts.importers.context import ImportChunk, ImportContext, Place
+from swivel.counts.importers.import_config import SEPARATORS, ImportConfig, pick_fields
 from swivel.counts.importers.lines import LineBlock, read_lines
 from swivel.errors import CountsError
 from swivel.runtime.numbers import is_plain, parse_float

@@ -19,10 +19,10 @@ from swivel.corpus import digest_sources, to_facts
 from swivel.counts.builder import building_bytes
 from swivel.counts.importers.baskets import BasketSpill
 from swivel.counts.importers.build import build_matrix
-from swivel.counts.importers.config import ImportConfig, refuse_idle_settings
 from swivel.counts.importers.context import ImportContext, as_labels
 from swivel.counts.importers.detect import ImportSource, find_source
 from swivel.counts.importers.glove import read_label_file
+from swivel.counts.importers.import_config import ImportConfig, refuse_idle_settings
 from swivel.counts.importers.spill import CellSpill
 from swivel.counts.matrix import Matrix
 from swivel.counts.matrix_folder import open_matrix

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from swivel.counts.block_layout import Ints
 from swivel.counts.importers.context import ImportChunk, ImportContext, refuse_ids
 from swivel.counts.importers.delimited import FieldBatch, parse_numbers, split_fields
 from swivel.counts.importers.lines import LineBlock, read_lines
-from swivel.counts.layout import Ints
 from swivel.errors import CountsError
 
 _HEADER = "%%MatrixMarket matrix coordinate"

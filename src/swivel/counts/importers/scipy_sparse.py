@@ -17,9 +17,9 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from swivel.counts.block_layout import Ints
 from swivel.counts.importers.context import ImportChunk, ImportContext, Place, refuse_ids
 from swivel.counts.importers.spill import PIECE
-from swivel.counts.layout import Ints
 from swivel.errors import CountsError, MemoryBudgetError
 from swivel.storage.npy import ArrayHeader, read_array_header
 

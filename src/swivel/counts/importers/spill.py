@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from swivel.counts.block_layout import Ints, UnitCells
 from swivel.counts.builder import to_units
 from swivel.counts.importers.context import ImportChunk, Place
-from swivel.counts.layout import Ints, UnitCells
 from swivel.errors import CountsError
 from swivel.storage import ArrayAppender
 

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from swivel.config import CountConfig
 from swivel.corpus.vocabulary import GAP, Vocabulary
-from swivel.counts.cooccurrence.count import CountJob, make_spec
-from swivel.counts.cooccurrence.gpu.cells import DeviceCounts, FetchedPiece, Fetcher, merge_cells, sum_pairs
-from swivel.counts.cooccurrence.gpu.pairs import choose_writer, make_writer
-from swivel.counts.cooccurrence.gpu.plan import (
+from swivel.counts.block_layout import Layout
+from swivel.counts.cooccurrence.corpus_count import CountJob, make_spec
+from swivel.counts.cooccurrence.count_plan import Forecast, Survey, estimate_disk, split_places, survey_corpus
+from swivel.counts.cooccurrence.gpu.device_plan import (
     PairRules,
     choose_capacity,
     estimate_pairs,
@@ -31,8 +31,8 @@ from swivel.counts.cooccurrence.gpu.plan import (
     share_memory,
     split_shards,
 )
-from swivel.counts.cooccurrence.plan import Forecast, Survey, estimate_disk, split_places, survey_corpus
-from swivel.counts.layout import Layout
+from swivel.counts.cooccurrence.gpu.pair_sums import DeviceCounts, FetchedPiece, Fetcher, merge_cells, sum_pairs
+from swivel.counts.cooccurrence.gpu.pairs import choose_writer, make_writer
 from swivel.counts.shards import ShardPiece
 from swivel.errors import ConfigError
 from swivel.runtime.parallel import take_in_order

@@ -1,6 +1,6 @@
-"""Generate the keys of the pairs in a corpus on a device, in plain torch; `kernels` does the same in Triton.
+"""Generate the keys of the pairs in a corpus on a device, in plain torch; `pair_kernels` does the same in Triton.
 
-See `plan` for slots and keys. The keys of a range of shards are written in no particular order.
+See `device_plan` for slots and keys. The keys of a range of shards are written in no particular order.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from swivel.counts.cooccurrence.gpu.plan import PairRules
+from swivel.counts.cooccurrence.gpu.device_plan import PairRules
 from swivel.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from swivel.counts.cooccurrence.gpu.kernels import TritonPairs
+    from swivel.counts.cooccurrence.gpu.pair_kernels import TritonPairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,6 @@ def make_writer(name: str, slots: torch.Tensor, rules: PairRules, *, tile: int) 
     if name == "torch":
         return TorchPairs(slots, tables, rules, tile)
 
-    from swivel.counts.cooccurrence.gpu.kernels import TritonPairs
+    from swivel.counts.cooccurrence.gpu.pair_kernels import TritonPairs
 
     return TritonPairs(slots, tables.contiguous(), rules)

@@ -1,6 +1,6 @@
 """Sort and sum the keys of pairs on a device, and copy the resulting cells to the host.
 
-Only keys are sorted. The index of the weight is in the lowest bits of a key (see `plan`), so equal keys are counted,
+Only keys are sorted. The index of the weight is in the lowest bits of a key (see `device_plan`), so equal keys are counted,
 and the few distinct weights of a cell are summed afterwards.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from swivel.counts.cooccurrence.gpu.plan import PairRules
+from swivel.counts.cooccurrence.gpu.device_plan import PairRules
 from swivel.counts.shards import SATURATED, ShardPiece, shard_ranges
 
 _SLICE = 1 << 24  # distinct keys per multiplication by weights, to bound temporary memory

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.config import CountConfig
-from swivel.counts.cooccurrence.plan import split_evenly
+from swivel.counts.block_layout import Layout
+from swivel.counts.cooccurrence.count_plan import split_evenly
 from swivel.counts.cooccurrence.windows import place_parts, window_weights
-from swivel.counts.layout import Layout
 from swivel.errors import MemoryBudgetError
 from swivel.runtime.resources import format_bytes
 

@@ -29,9 +29,9 @@ from swivel.corpus.sources import TextFile, can_compare, files_of, list_files, t
 from swivel.corpus.type_tables import PackedTypes, TypeCounts
 from swivel.corpus.vocabulary import Vocabulary, check_units, choose_vocabulary, describe_text
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
-from swivel.counts.cooccurrence.count import count_part, make_spec
-from swivel.counts.cooccurrence.plan import split_evenly
-from swivel.counts.layout import Layout
+from swivel.counts.block_layout import Layout
+from swivel.counts.cooccurrence.corpus_count import count_part, make_spec
+from swivel.counts.cooccurrence.count_plan import split_evenly
 from swivel.counts.shards import FILES, CellArrays, RunFiles, ShardPiece, merge_runs
 from swivel.errors import ClusterError, ConfigError, CorpusError, MemoryBudgetError
 from swivel.runtime.options import RunOptions

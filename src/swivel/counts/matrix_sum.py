@@ -16,8 +16,8 @@ import numpy as np
 
 from swivel.config import CountConfig
 from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts.block_layout import Ints
 from swivel.counts.builder import MatrixBuilder, MatrixSpec, building_bytes
-from swivel.counts.layout import Ints
 from swivel.counts.matrix import Matrix
 from swivel.errors import CountsError
 from swivel.runtime.estimates import ResourceEstimate

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.config import CountConfig
+from swivel.counts.block_layout import Layout
 from swivel.counts.builder import STORED_BYTES
 from swivel.counts.cooccurrence.windows import part_names, place_parts
-from swivel.counts.layout import Layout
 from swivel.errors import CountsError, MemoryBudgetError
 from swivel.runtime.estimates import ResourceEstimate
 from swivel.runtime.progress import Progress
@@ -86,7 +86,7 @@ def survey_corpus(ids: NDArray[np.uint32], words: int, *, threads: int) -> Surve
 
     Raises CountsError for an id that is not in the vocabulary.
     """
-    from swivel.counts.cooccurrence import kernels
+    from swivel.counts.cooccurrence import window_kernels as kernels
 
     step = max(1, min(ids.size // _SAMPLE_TOKENS, words // 64))
     is_sampled = np.zeros(words, np.bool_)
@@ -132,7 +132,7 @@ def survey_corpus(ids: NDArray[np.uint32], words: int, *, threads: int) -> Surve
 
 def sample_cells(ids: NDArray[np.uint32], words: int, config: CountConfig, survey: Survey) -> int:
     """Return the estimated number of observed cells of the matrix, extrapolated from the sampled rows."""
-    from swivel.counts.cooccurrence import kernels
+    from swivel.counts.cooccurrence import window_kernels as kernels
 
     stamps = np.zeros(words * max(len(part_names(config)), 1), np.int32)
     parts = place_parts(config)

@@ -16,9 +16,15 @@ from numpy.typing import NDArray
 from swivel.config import CountConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
-from swivel.counts.cooccurrence.plan import announce_forecast, forecast_count, make_plan, sample_cells, survey_corpus
+from swivel.counts.block_layout import Layout
+from swivel.counts.cooccurrence.count_plan import (
+    announce_forecast,
+    forecast_count,
+    make_plan,
+    sample_cells,
+    survey_corpus,
+)
 from swivel.counts.cooccurrence.windows import column_vocabulary, part_names, window_weights
-from swivel.counts.layout import Layout
 from swivel.counts.shards import RunFiles, make_piece
 from swivel.errors import ConfigError, CountsError
 from swivel.runtime.progress import SILENT, Progress, Task, track

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.counts.importers.config import pick_fields
 from swivel.counts.importers.context import ImportChunk, ImportContext, Place, as_labels, number_places, show
+from swivel.counts.importers.import_config import pick_fields
 from swivel.errors import ConfigError, CountsError
 
 _ROWS = 1 << 17
