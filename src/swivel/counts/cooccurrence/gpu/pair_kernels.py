@@ -5,8 +5,6 @@ Keys are written in no particular order, into a buffer of the caller. Runs on CU
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
@@ -96,26 +94,19 @@ def write_pairs(  # type: ignore[no-untyped-def]
             index += wanted.to(tl.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class TritonPairs:
-    """Writes the keys of a corpus on a CUDA device."""
+def launch_pairs(
+    slots: torch.Tensor, tables: torch.Tensor, rules: PairRules, keys: torch.Tensor, shards: range, places: range
+) -> int:
+    """Write the keys of a corpus on a CUDA device; see `PairWriter`."""
+    used = torch.zeros(1, dtype=torch.int64, device=slots.device)
+    grid = (-(-len(places) // BLOCK),)
 
-    slots: torch.Tensor
-    tables: torch.Tensor
-    rules: PairRules
+    with torch.cuda.device_of(slots):  # type: ignore[no-untyped-call]
+        write_pairs[grid](
+            slots, tables, keys, used, places.start, places.stop, keys.numel(), shards.start, len(shards),
+            rules.blocks, rules.local_bits,
+            PARTS=rules.parts, REACH=rules.reach, SYMMETRIC=rules.symmetric, WEIGHT_BITS=rules.weight_bits,
+            SIZE=BLOCK, num_warps=WARPS,
+        )  # fmt: skip
 
-    def write(self, keys: torch.Tensor, shards: range, places: range) -> int:
-        """Write the keys of `places` in `shards`; return their number, which may exceed the length of `keys`."""
-        rules = self.rules
-        used = torch.zeros(1, dtype=torch.int64, device=self.slots.device)
-        grid = (-(-len(places) // BLOCK),)
-
-        with torch.cuda.device_of(self.slots):  # type: ignore[no-untyped-call]
-            write_pairs[grid](
-                self.slots, self.tables, keys, used, places.start, places.stop, keys.numel(), shards.start, len(shards),
-                rules.blocks, rules.local_bits,
-                PARTS=rules.parts, REACH=rules.reach, SYMMETRIC=rules.symmetric, WEIGHT_BITS=rules.weight_bits,
-                SIZE=BLOCK, num_warps=WARPS,
-            )  # fmt: skip
-
-        return int(used.item())
+    return int(used.item())
