@@ -29,7 +29,7 @@ from swivel.counts.cooccurrence.corpus_count import make_spec
 from swivel.counts.cooccurrence.count_plan import survey_corpus
 from swivel.counts.cooccurrence.gpu.counter import DeviceCounter
 from swivel.counts.cooccurrence.windows import window_weights
-from swivel.counts.shards import SATURATED, ShardPiece
+from swivel.counts.shards import SATURATED, CellArrays
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT
 from swivel.runtime.resources import count_cores
@@ -113,7 +113,7 @@ class Blocks:
     """What a count leaves in host memory: pieces in the order of the shards."""
 
     layout: Layout
-    pieces: list[ShardPiece]
+    pieces: list[CellArrays]
 
     def shard_sums(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]]:
         """Yield shards, cells and units, piece by piece."""
@@ -138,9 +138,9 @@ class Blocks:
         return stored, both, total
 
 
-def copy_piece(piece: ShardPiece) -> ShardPiece:
+def copy_piece(piece: CellArrays) -> CellArrays:
     """Return a piece in memory of its own: what the counter hands on is used again."""
-    return ShardPiece(piece.lengths, piece.positions.copy(), piece.counts.copy(), piece.large_cells, piece.large_counts)
+    return piece._replace(positions=piece.positions.copy(), counts=piece.counts.copy())
 
 
 def count_in_memory(

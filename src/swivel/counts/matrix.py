@@ -350,8 +350,8 @@ class Matrix:
 
     def _range(self, row_block: int, column_block: int) -> tuple[int, int, bool]:
         mirrored = self.is_symmetric and row_block > column_block
-        stored = (column_block, row_block) if mirrored else (row_block, column_block)
-        shard = self.layout.shard(*stored)
+        block = (column_block, row_block) if mirrored else (row_block, column_block)
+        shard = self.layout.shard(*block)
         first, last = self._arrays.offsets[0, shard : shard + 2].tolist()
         return first, last, mirrored
 

@@ -31,13 +31,13 @@ from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.counts.block_layout import Ints, Layout
 from swivel.counts.cooccurrence.corpus_count import count_part, make_spec
 from swivel.counts.cooccurrence.count_plan import split_evenly
-from swivel.counts.shards import FILES, CellArrays, RunFiles, ShardPiece, merge_runs
+from swivel.counts.shards import CellArrays, RunFiles, merge_runs, open_cells
 from swivel.errors import ClusterError, ConfigError, CorpusError, MemoryBudgetError
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import track
 from swivel.runtime.ray import IDLE_SECONDS, Node, await_nodes, connect, fetch, load_ray, take_results
 from swivel.runtime.resources import format_bytes
-from swivel.storage import open_array, place_folder, remove_tree, scratch_folder
+from swivel.storage import place_folder, remove_tree, scratch_folder
 
 # Bytes of text per task.
 MIN_PIECE_BYTES = 8 << 20
@@ -148,13 +148,13 @@ class _RayCounter:
         self, pieces: Sequence[tuple[FileRange, ...]], choice: VocabularyConfig, listed: tuple[str, ...] | None
     ) -> Vocabulary:
         """Read all pieces and return the vocabulary."""
-        read = self._remote(read_ranges, num_returns=2)
-        results = [read.remote(piece, self.shared_reading) for piece in pieces]  # references to (sizes, types)
-        ended = self._results([sizes for sizes, _ in results])
+        read_task = self._remote(read_ranges, num_returns=2)
+        results = [read_task.remote(piece, self.shared_reading) for piece in pieces]  # references to (sizes, types)
+        results_in_turn = self._results([sizes for sizes, _ in results])
         tokens = units = 0
 
-        with track(self.progress, "reading", sum(map(_cost_of, pieces)), "bytes") as task, closing(ended):
-            for count, (number, (piece_tokens, piece_units)) in enumerate(ended, 1):
+        with track(self.progress, "reading", sum(map(_cost_of, pieces)), "bytes") as task, closing(results_in_turn):
+            for count, (number, (piece_tokens, piece_units)) in enumerate(results_in_turn, 1):
                 tokens += piece_tokens
                 units += piece_units
                 task.advance(_cost_of(pieces[number]), f"{count:,} of {len(pieces):,} pieces")
@@ -191,11 +191,11 @@ class _RayCounter:
             count.remote(piece, self.shared_reading, config, rows, spec.layout(), groups, self.memory_bytes)
             for piece in pieces
         ]
-        ended = self._results([result[0] for result in results])
+        results_in_turn = self._results([result[0] for result in results])
         cells = 0
 
-        with track(self.progress, "counting", sum(map(_cost_of, pieces)), "bytes") as task, closing(ended):
-            for tasks, (number, piece_cells) in enumerate(ended, 1):
+        with track(self.progress, "counting", sum(map(_cost_of, pieces)), "bytes") as task, closing(results_in_turn):
+            for tasks, (number, piece_cells) in enumerate(results_in_turn, 1):
                 cells += piece_cells
                 task.advance(_cost_of(pieces[number]), f"{tasks:,} of {len(pieces):,} pieces, {cells:,} cells")
 
@@ -219,13 +219,13 @@ class _RayCounter:
             merge.remote(parts, layout, group, folder, self.merge_bytes, self.idle_seconds)
             for parts, group, folder in zip(cells, groups, folders, strict=True)
         ]
-        ended = self._results(references)
+        results_in_turn = self._results(references)
         merged_cells = 0
         row_sums = np.zeros(layout.rows, np.int64)
         column_sums = np.zeros(layout.columns, np.int64)
 
-        with track(self.progress, "merging", layout.row_blocks, "blocks") as task, closing(ended):
-            for number, (group_cells, group_row_sums, group_column_sums) in ended:
+        with track(self.progress, "merging", layout.row_blocks, "blocks") as task, closing(results_in_turn):
+            for number, (group_cells, group_row_sums, group_column_sums) in results_in_turn:
                 cells[number].clear()  # the cells are on disk: release them from the object store
                 merged_cells += group_cells
                 row_sums += group_row_sums
@@ -243,7 +243,7 @@ class _RayCounter:
         with builder:
             with builder.begin_run() as run:
                 for folder in folders:
-                    run.append(open_merged(folder), with_sums=False)
+                    run.append(open_cells(folder), with_sums=False)
                     remove_tree(folder)
                 run.add_sums(row_sums, column_sums)
             return builder.finish(**record)
@@ -330,7 +330,7 @@ def count_ranges(
     layout: Layout,
     groups: tuple[range, ...],
     memory_bytes: int,
-) -> Iterator[int | ShardPiece]:
+) -> Iterator[int | CellArrays]:
     """Count some ranges; yield the number of cells, then the cells of each group of shards."""
     reading.check()
 
@@ -352,15 +352,15 @@ def count_ranges(
             yield _take_shards(cells, group)
 
 
-def _take_shards(cells: CellArrays, shards: range) -> ShardPiece:
+def _take_shards(cells: CellArrays, shards: range) -> CellArrays:
     """Return the cells of some shards as views; Ray copies them when it stores them."""
     ends = cells.offsets[0, shards.start : shards.stop + 1]
     start = int(ends[0])
     stop = int(ends[-1])
     begin, end = np.searchsorted(cells.large_cells, (start, stop))
 
-    return ShardPiece(
-        np.diff(ends),
+    return CellArrays(
+        ends[None] - start,
         np.asarray(cells.positions[start:stop]),
         np.asarray(cells.counts[start:stop]),
         np.asarray(cells.large_cells[begin:end]) - start,
@@ -401,12 +401,6 @@ def merge_group(
     return target.cells, target.row_sums, target.column_sums
 
 
-def open_merged(folder: Path) -> ShardPiece:
-    """Return the cells of a group from its folder, memory-mapped."""
-    arrays = {name.removesuffix(".npy"): open_array(folder / name) for name in FILES}
-    return ShardPiece(np.diff(arrays.pop("offsets")), **arrays)
-
-
 @contextmanager
 def _gather(parent: Path, layout: Layout, shards: range | None = None) -> Iterator[RunFiles]:
     """Yield temporary files for runs, deleted when the block ends."""
@@ -425,14 +419,14 @@ def _scratch() -> AbstractContextManager[Path]:
 
 def _encode(ranges: tuple[FileRange, ...], reading: TextReading, scratch: Path) -> EncodedCorpus | JoinedCorpus:
     try:
-        encoded = encode_ranges(ranges, reading.config, scratch=scratch)
+        corpus = encode_ranges(ranges, reading.config, scratch=scratch)
     except CorpusError as error:
         if isinstance(error.__cause__, OSError):
             raise CorpusError(f"{error} ({_name_node()}; every node must see the corpus)") from error
         raise
     if reading.phrases is None:
-        return encoded
-    return join_corpus(encoded, reading.config, scratch=scratch, threads=1, phrases=reading.phrases)
+        return corpus
+    return join_corpus(corpus, reading.config, scratch=scratch, threads=1, phrases=reading.phrases)
 
 
 def _name_node() -> str:

@@ -174,7 +174,8 @@ class _Waking:
     """Initialization of CUDA for some settings, in a background thread."""
 
     def __init__(self, config: CountConfig) -> None:
-        self.error: ConfigError | None = None  # why CUDA cannot be used
+        # Why CUDA cannot be used; written by the thread, read by others while it runs.
+        self.error: ConfigError | None = None
         self.thread = threading.Thread(target=self._wake, args=(config,), name="swivel-wake", daemon=True)
 
     def _wake(self, config: CountConfig) -> None:
@@ -190,6 +191,7 @@ class _Waking:
 
 
 _WAKINGS: dict[CountConfig, _Waking] = {}  # those that this process has started
+# Held while an entry is looked up and replaced: two counts in threads of one process must not both compile kernels.
 _WAKING_LOCK = threading.Lock()
 
 

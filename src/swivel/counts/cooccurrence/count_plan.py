@@ -65,6 +65,7 @@ def survey_corpus(ids: NDArray[np.uint32], words: int, config: CountConfig, *, t
     """
     from swivel.counts.cooccurrence import window_kernels as kernels
 
+    # Every step-th word, from the most frequent to the rarest, so that the sample has words of all frequencies.
     step = max(1, min(ids.size // _SAMPLE_TOKENS, words // 64))
     is_sampled = np.zeros(words, np.bool_)
     is_sampled[min(step // 2, words - 1) :: step] = True
@@ -102,12 +103,14 @@ def _count_columns(ids: NDArray[np.uint32], places: NDArray[np.int64], words: in
     """Return the number of cells of the words at these places, which are all places where these words occur."""
     from swivel.counts.cooccurrence import window_kernels as kernels
 
+    # By word: the columns of a word are counted exactly, and only the number of words is extrapolated.
     places = places[np.argsort(ids[places], kind="stable")]
     edges = np.flatnonzero(np.diff(ids[places].astype(np.int64), prepend=-1, append=-1)).tolist()
     stamps = np.zeros(words * max(len(part_names(config)), 1), np.int32)
     parts = place_parts(config)
     cells = 0
 
+    # `ids` may be larger than memory: reading ahead would load pages that are not used.
     with random_reads(ids):
         for number, (first, last) in enumerate(pairwise(edges), 1):
             row = places[first:last]

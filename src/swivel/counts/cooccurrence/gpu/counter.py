@@ -33,7 +33,7 @@ from swivel.counts.cooccurrence.gpu.device_plan import (
 )
 from swivel.counts.cooccurrence.gpu.pair_sums import DeviceCells, FetchedPiece, Fetcher, merge_cells, sum_pairs
 from swivel.counts.cooccurrence.gpu.pairs import choose_writer, make_writer
-from swivel.counts.shards import ShardPiece
+from swivel.counts.shards import CellArrays
 from swivel.errors import ConfigError
 from swivel.runtime.options import RunOptions
 from swivel.runtime.parallel import take_in_order
@@ -89,7 +89,7 @@ class DeviceCounter:
         """Return the ranges of places to count: a single one if the corpus fits on the device."""
         return split_places(self.ids.size, self.share.chunk_places)
 
-    def count_chunk(self, first: int, last: int) -> Iterator[tuple[ShardPiece, int]]:
+    def count_chunk(self, first: int, last: int) -> Iterator[tuple[CellArrays, int]]:
         """Yield the cells of the pairs whose earlier place is in the chunk, all shards once, in order.
 
         With each piece comes the number of tokens done since the previous one. Tokens are not counted per group of
@@ -107,8 +107,8 @@ class DeviceCounter:
 
         # One thread drives the device, two pieces ahead of the caller.
         with ThreadPoolExecutor(1) as pool:
-            following = iter(lambda: pool.submit(next, pieces, None), None)
-            for fetched in take_in_order(following, ahead=2):
+            futures = iter(lambda: pool.submit(next, pieces, None), None)
+            for fetched in take_in_order(futures, ahead=2):
                 if fetched is None:
                     return
                 stop, piece, arrival = fetched

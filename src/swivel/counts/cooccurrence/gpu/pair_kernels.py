@@ -44,6 +44,8 @@ def write_pairs(  # type: ignore[no-untyped-def]
     `tables` is `PairRules.tables`, [4, REACH]. Each program handles SIZE places and visits their pairs twice: first it
     counts the keys, so that one atomic addition reserves space for all of them, then it writes them.
     """
+    # One place per lane: its word, block and number of keys stay in registers, and the loop over the window loads one
+    # neighbor per step. These loads overlap with those of the step before, so most come from the cache.
     place = first + tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     inside = place < last
     word = tl.load(slots + place, mask=inside, other=-2)
@@ -69,6 +71,7 @@ def write_pairs(  # type: ignore[no-untyped-def]
     total = tl.sum(key_counts, 0)
     if total > 0:
         start = tl.atomic_add(used, total.to(tl.int64), sem="relaxed")
+        # int64: a corpus of 3e9 places has more than 2^31 keys.
         index = start + (tl.cumsum(key_counts, 0) - key_counts).to(tl.int64)
         alive = word >= 0
 
@@ -84,6 +87,7 @@ def write_pairs(  # type: ignore[no-untyped-def]
             back = tl.load(tables + 3 * REACH + step)
 
             wanted = _is_wanted(linked, word, other, later, weight, shards, SYMMETRIC)
+            # `index` counts beyond the capacity, so that the caller learns how much is missing.
             key = _make_keys(word, other, later, weight, local_bits, WEIGHT_BITS)
             tl.store(keys + index, key, mask=wanted & (index < capacity))
             index += wanted.to(tl.int64)

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from swivel.counts.cooccurrence.gpu.device_plan import PairRules
-from swivel.counts.shards import SATURATED, ShardPiece, shard_ranges
+from swivel.counts.shards import SATURATED, CellArrays, shard_ranges
 
 _SLICE = 1 << 24  # distinct keys per multiplication by weights, to bound temporary memory
 
@@ -24,13 +24,14 @@ _SLICE = 1 << 24  # distinct keys per multiplication by weights, to bound tempor
 DeviceCells: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 # The last shard plus one of a piece, the piece, which is being copied to the host, and the event at the end of the
 # copy. torch reuses the pinned memory of a piece once its arrays are freed.
-FetchedPiece: TypeAlias = "tuple[int, ShardPiece, torch.cuda.Event | None]"
+FetchedPiece: TypeAlias = "tuple[int, CellArrays, torch.cuda.Event | None]"
 
 
 def sum_pairs(keys: torch.Tensor, counts: torch.Tensor, rules: PairRules) -> DeviceCells:
     """Return the cells of distinct keys and their units. Both arguments are overwritten."""
     weights = torch.from_numpy(rules.weights).to(keys.device)
     mask = (1 << rules.weight_bits) - 1
+    # x_ij = sum over distances t of (number of pairs at t) * weight(t), in units.
     for first in range(0, keys.numel(), _SLICE):
         part = slice(first, first + _SLICE)
         counts[part] *= weights[keys[part] & mask]
@@ -73,12 +74,12 @@ class Fetcher:
 
         for first, last in shard_ranges(ends[None], self.max_cells):
             part = slice(int(ends[first]), int(ends[last]))
-            lengths = np.diff(ends[first : last + 1])
-            yield shards.start + last, *self._send(lengths, keys[part], units[part])
+            offsets = (ends[first : last + 1] - ends[first])[None]
+            yield shards.start + last, *self._send(offsets, keys[part], units[part])
 
     def _send(
-        self, lengths: NDArray[np.int64], keys: torch.Tensor, units: torch.Tensor
-    ) -> tuple[ShardPiece, torch.cuda.Event | None]:
+        self, offsets: NDArray[np.int64], keys: torch.Tensor, units: torch.Tensor
+    ) -> tuple[CellArrays, torch.cuda.Event | None]:
         large = (units >= SATURATED).nonzero().squeeze(1)
         bits = self.rules.local_bits
         mask = (1 << bits) - 1
@@ -87,7 +88,8 @@ class Fetcher:
         hosts, arrival = self._copy(positions, counts)
         positions_host, counts_host = (host.numpy().view(np.uint32) for host in hosts)
         large_counts = units[large].cpu().numpy()
-        return ShardPiece(lengths, positions_host, counts_host, large.cpu().numpy(), large_counts), arrival
+        piece = CellArrays(offsets, positions_host, counts_host, large.cpu().numpy(), large_counts)
+        return piece, arrival
 
     def _copy(self, *tensors: torch.Tensor) -> tuple[list[torch.Tensor], torch.cuda.Event | None]:
         if self._stream is None:

@@ -56,15 +56,15 @@ def _make_keys(
 ) -> torch.Tensor:
     part, weight = table
     shard = (row >> 16) * (rules.blocks * rules.parts) + (column >> 16) * rules.parts + part
-    wanted = linked & (shard >= shards.start) & (shard < shards.stop) & (weight >= 0)
+    is_counted = linked & (shard >= shards.start) & (shard < shards.stop) & (weight >= 0)
     if rules.symmetric:
-        wanted &= (row >> 16) <= (column >> 16)
+        is_counted &= (row >> 16) <= (column >> 16)
 
     # shard | local row | local column | weight index, from the highest to the lowest bits
-    key: torch.Tensor = shard[wanted].long() - shards.start
+    key: torch.Tensor = shard[is_counted].long() - shards.start
     for local in (row, column):
-        key = key << rules.local_bits | local[wanted].long() & 0xFFFF
-    return torch.bitwise_or(key << rules.weight_bits, weight.expand_as(shard)[wanted].long())
+        key = key << rules.local_bits | local[is_counted].long() & 0xFFFF
+    return torch.bitwise_or(key << rules.weight_bits, weight.expand_as(shard)[is_counted].long())
 
 
 def choose_writer(name: str, device: torch.device) -> str:
