@@ -20,7 +20,6 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
-from swivel.counts.transform import transform_counts
 
 import swivel
 from swivel.config import RECIPES, STAGES, TrainConfig, stage_config
@@ -501,7 +500,7 @@ def make_table(rows: int, columns: int, draws: int) -> scipy.sparse.coo_array:
 @pytest.mark.parametrize("name", TABLES)
 def test_settings_that_follow_from_a_table_are_the_expected_ones(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     counted = swivel.import_counts(make_table(*TABLES[name]))
-    matrix = transform_counts(counted, "log")
+    matrix = counted.transformed("log")
     train_config, vectors_config = resolve_configs(matrix, "table", {})
     popularity = choose_popularity(matrix.shape[0], matrix.cell_count, matrix.column_sums)
 
