@@ -18,7 +18,7 @@ from swivel.runtime.ray import connect
 from swivel.storage import read_manifest, remove_tree
 
 MEASURES = (
-    "swivel.counts.cooccurrence.ray",
+    "swivel.counts.cooccurrence.cluster_count",
     "swivel.runtime.ray",
     "swivel.counts.cooccurrence",
 )

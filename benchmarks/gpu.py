@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from common import keep, make_parser, parse_arguments
 from swivel.config import TrainConfig
-from swivel.counts.layout import Layout
+from swivel.counts.block_layout import Layout
 from swivel.counts.matrix import BlockCells, Matrix, MatrixCells
 from swivel.counts.shards import CellArrays
 from swivel.training.backends import BackendConfig, Step, StepSettings, ZeroSampling

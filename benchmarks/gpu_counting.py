@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,17 +23,19 @@ from numpy.typing import NDArray
 from common import keep, make_parser, parse_arguments, work_folder
 from swivel.config import CountConfig
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.counts.cooccurrence import CountJob, count_tokens
-from swivel.counts.cooccurrence.count import make_spec
+from swivel.counts.block_layout import Layout
+from swivel.counts.cooccurrence import count_tokens
+from swivel.counts.cooccurrence.corpus_count import make_spec
+from swivel.counts.cooccurrence.count_plan import survey_corpus
 from swivel.counts.cooccurrence.gpu.counter import DeviceCounter
-from swivel.counts.cooccurrence.plan import survey_corpus
 from swivel.counts.cooccurrence.windows import window_weights
-from swivel.counts.layout import Layout
-from swivel.counts.shards import SATURATED, ShardPiece
+from swivel.counts.shards import SATURATED, CellArrays
+from swivel.runtime.options import RunOptions
+from swivel.runtime.progress import SILENT
 from swivel.runtime.resources import count_cores
 from swivel.storage import read_manifest, remove_tree
 
-MEASURES = ("swivel.counts.cooccurrence", "swivel.counts.layout", "swivel.counts.shards")
+MEASURES = ("swivel.counts.cooccurrence", "swivel.counts.block_layout", "swivel.counts.shards")
 WORDS = 397_312
 COMMON_WORDS, COMMON_SHARE = 300, 0.5
 TOPICS, TOPIC_WORDS = 1_000, 1_000
@@ -111,7 +113,7 @@ class Blocks:
     """What a count leaves in host memory: pieces in the order of the shards."""
 
     layout: Layout
-    pieces: list[ShardPiece]
+    pieces: list[CellArrays]
 
     def shard_sums(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]]:
         """Yield shards, cells and units, piece by piece."""
@@ -136,9 +138,9 @@ class Blocks:
         return stored, both, total
 
 
-def copy_piece(piece: ShardPiece) -> ShardPiece:
+def copy_piece(piece: CellArrays) -> CellArrays:
     """Return a piece in memory of its own: what the counter hands on is used again."""
-    return ShardPiece(piece.lengths, piece.positions.copy(), piece.counts.copy(), piece.large_cells, piece.large_counts)
+    return piece._replace(positions=piece.positions.copy(), counts=piece.counts.copy())
 
 
 def count_in_memory(
@@ -146,10 +148,10 @@ def count_in_memory(
 ) -> tuple[Blocks, dict[str, float], DeviceCounter]:
     """Count as `count_tokens` does, but leave the blocks in host memory; seconds by part."""
     started = time.perf_counter()
-    survey = survey_corpus(ids, WORDS, threads=count_cores())
+    survey = survey_corpus(ids, WORDS, CONFIG, threads=count_cores())
     surveyed = time.perf_counter()
-    job = CountJob(path=work_folder(), device=device, threads=count_cores(), memory_bytes=4 << 30, device_memory=memory)
-    counter = DeviceCounter(ids, layout, CONFIG, job, survey)
+    config = replace(CONFIG, device_memory=None if memory is None else str(memory))
+    counter = DeviceCounter(ids, layout, config, survey, RunOptions(memory=4 << 30), device)
     chunks = counter.chunks()
     if len(chunks) != 1:
         raise SystemExit(f"{ids.size:,} ids do not fit on {device}: the blocks of {len(chunks)} chunks need merging")
@@ -163,8 +165,8 @@ def is_same_as_cores(ids: NDArray[np.uint32], vocabulary: Vocabulary, device: st
     parts = []
     for name in ("cpu", "cpu:0" if device == "cpu" else device):
         out = work_folder() / f"slice-{name.replace(':', '-')}"
-        job = CountJob(path=out, threads=count_cores(), memory_bytes=4 << 30, device=name, overwrite=True)
-        count_tokens(ids, vocabulary, CONFIG, job)
+        options = RunOptions(memory=4 << 30, overwrite=True, progress=SILENT)
+        count_tokens(ids, vocabulary, replace(CONFIG, device=name), out, options)
         parts.append({name: part.sha256 for name, part in read_manifest(out).parts.items()})
         remove_tree(out)
     return parts[0] == parts[1]

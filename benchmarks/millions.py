@@ -36,9 +36,9 @@ from larger import make_order
 from swivel.config import TrainConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import MatrixBuilder, MatrixSpec
-from swivel.counts.layout import Layout
+from swivel.counts.block_layout import Layout
 from swivel.counts.matrix import MatrixCells
-from swivel.counts.shards import ShardPiece, make_piece
+from swivel.counts.shards import CellArrays, make_piece
 from swivel.storage import read_manifest, remove_tree
 from swivel.training.backends import BackendConfig, ParameterBlock, Step, StepSettings, ZeroSampling
 from swivel.training.backends.base import DeviceLoad
@@ -104,7 +104,7 @@ class Skew:
         return torch.searchsorted(self.ends, drawn).clamp_(max=len(self.ends) - 1)
 
 
-def draw_pieces(layout: Layout, cells: float, device: str) -> Iterator[ShardPiece]:
+def draw_pieces(layout: Layout, cells: float, device: str) -> Iterator[CellArrays]:
     """Yield all shards of a symmetric matrix in order, with `cells` cells, both mirrors."""
     skew = Skew(layout.largest_rows, device)
     blocks = layout.row_blocks

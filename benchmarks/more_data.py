@@ -26,7 +26,7 @@ import swivel
 from common import SHARED, keep, make_parser, parse_arguments, write_text
 from swivel.storage import read_manifest
 
-MEASURES = ("swivel.training.initialization", "swivel.counts.add")
+MEASURES = ("swivel.training.initialization", "swivel.counts.matrix_sum")
 NEIGHBOURS, LEAST_COSINE, LARGEST_SHARE = 10, 0.9, 1 / 3
 FEWER = 2  # epochs below the third that are tried, too
 HARDLY = 1e-12  # a rate that changes no vector: an epoch with it measures the loss

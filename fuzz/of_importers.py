@@ -15,11 +15,10 @@ import scipy.sparse
 
 from fuzz.guard import SPLIT, Target, option, parts, put
 from fuzz.of_text import JSON_WORDS, NUMBERS
-from swivel.counts.importers.baskets import Baskets
-from swivel.counts.importers.config import ImportConfig
 from swivel.counts.importers.context import ImportContext
 from swivel.counts.importers.detect import find_source
 from swivel.counts.importers.glove import read_label_file
+from swivel.counts.importers.import_config import ImportConfig
 from swivel.counts.importers.importer import import_counts
 from swivel.counts.importers.spill import refuse_bad_counts
 from swivel.runtime.options import RunOptions
@@ -65,8 +64,9 @@ def drain(source: Any, **given: Any) -> int:
     found = find_source(source, config)
     reading = ImportContext(config, config.sides or found.default_sides, MEMORY, SILENT.begin("", None, ""))
     for chunk in found.read(reading):
-        if isinstance(chunk, Baskets):
-            assert chunk.lengths.sum() == chunk.items.size
+        if isinstance(chunk, tuple):
+            items, lengths = chunk  # of baskets
+            assert lengths.sum() == items.size
             continue
         counts = np.ones(chunk.rows.size) if chunk.counts is None else chunk.counts
         assert chunk.rows.size == chunk.columns.size == counts.size

@@ -25,7 +25,7 @@ from swivel.corpus.encode import EncodedCorpus, EncodeWorker, WorkerFiles, _init
 from swivel.corpus.streams import Stream, TextBlock, cut_stream, open_streams
 from swivel.corpus.tokenizer_kernels import START, STEP_TYPES
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.counts.importers.config import ImportConfig
+from swivel.counts.importers.import_config import ImportConfig
 from swivel.evaluation.datasets import AnalogySet, CategorySet, SimilaritySet, TestSet, find_sets, read_set
 from swivel.runtime.resources import parse_bytes
 from swivel.storage import open_array

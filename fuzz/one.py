@@ -23,8 +23,8 @@ import atheris
 # Compiled by numba from their bytecode, which must stay as it was written.
 COMPILED = [
     "swivel.corpus.tokenizer_kernels",
-    "swivel.counts.cooccurrence.kernels",
-    "swivel.counts.kernels",
+    "swivel.counts.cooccurrence.window_kernels",
+    "swivel.counts.matrix_kernels",
     "swivel.training.backends",
 ]
 MEMORY_BYTES = 1 << 30  # that an input may take beside what the process has

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,15 @@ from numpy.typing import ArrayLike, NDArray
 from swivel.config import CountConfig
 from swivel.corpus.vocabulary import BREAK, GAP, Vocabulary
 from swivel.counts import Matrix
-from swivel.counts.cooccurrence import CountJob, count_tokens
-from swivel.counts.cooccurrence import count as counting
+from swivel.counts.block_layout import Layout
+from swivel.counts.cooccurrence import corpus_count as counting
+from swivel.counts.cooccurrence import count_tokens
+from swivel.counts.cooccurrence.count_plan import survey_corpus
 from swivel.counts.cooccurrence.gpu import counter as device
 from swivel.counts.cooccurrence.gpu import pairs as device_pairs
 from swivel.counts.cooccurrence.gpu.counter import DeviceCounter
-from swivel.counts.cooccurrence.plan import survey_corpus
 from swivel.counts.cooccurrence.windows import part_names
-from swivel.counts.layout import Layout
+from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT
 
 WORDS = 7
@@ -35,31 +37,38 @@ def digest(path: Path) -> dict[str, str]:
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
+def make_options(**options: Any) -> RunOptions:
+    return RunOptions(**{"threads": 1, "memory": 1 << 30, "progress": False, **options})
+
+
 def make_counter(
     ids: ArrayLike,
     config: CountConfig,
     *,
     words: int = WORDS,
     layout: Layout | None = None,
+    device_name: str = "cpu",
+    device_memory: int | None = 1 << 28,
     writer: str = "auto",
     **options: Any,
 ) -> DeviceCounter:
-    """Return a counter on a device; `options` are those of CountJob, by default the torch CPU device."""
+    """Return a counter on a device, by default the torch CPU device, with further run options."""
     ids = np.asarray(ids, np.uint32)
     layout = layout or counting.make_spec(make_vocabulary(words), config).layout()
-    job = CountJob(**{"path": Path(), "device": "cpu", "device_memory": 1 << 28, **options})
-    return DeviceCounter(ids, layout, config, job, survey_corpus(ids, words, threads=1), writer=writer)
+    config = replace(config, device_memory=None if device_memory is None else str(device_memory))
+    survey = survey_corpus(ids, words, config, threads=1)
+    return DeviceCounter(ids, layout, config, survey, make_options(**options), device_name, writer=writer)
 
 
 def count_on_device(path: Path, ids: ArrayLike, config: CountConfig, *, words: int = WORDS, **options: Any) -> Matrix:
     """Count by sorting on a device, with the options of `make_counter`."""
     counter = make_counter(ids, config, words=words, **options)
     spec = counting.make_spec(make_vocabulary(words), config)
-    return counting.build_matrix(counter, spec, config, CountJob(path=path), SILENT.begin("", None, ""))
+    return counting.build_matrix(counter, spec, path, make_options(), {"config": config}, SILENT.begin("", None, ""))
 
 
 def count_on_cores(path: Path, ids: ArrayLike, config: CountConfig, *, words: int = WORDS) -> Matrix:
-    return count_tokens(np.asarray(ids, np.uint32), make_vocabulary(words), config, CountJob(path=path))
+    return count_tokens(np.asarray(ids, np.uint32), make_vocabulary(words), config, path, make_options())
 
 
 def make_corpus(seed: int, size: int, words: int = WORDS) -> NDArray[np.uint32]:
@@ -72,7 +81,7 @@ def make_corpus(seed: int, size: int, words: int = WORDS) -> NDArray[np.uint32]:
 
 
 def compare_writers(name: str, seed: int, device_name: str) -> int:
-    """Check that TorchPairs and another writer write the same keys for a random corpus; return their number."""
+    """Check that `write_tiles` and another writer write the same keys for a random corpus; return their number."""
     rng = np.random.default_rng(seed)
     columns = ["symmetric", "directional", "bands", "directional-bands"][seed % 4]
     left, right = ((3, 3), (2, 5), (6, 4), (3, 3))[seed % 4]
@@ -83,7 +92,7 @@ def compare_writers(name: str, seed: int, device_name: str) -> int:
     layout = Layout(words, words * parts, blocks, blocks * parts, columns == "symmetric")
     ids = make_corpus(seed, int(rng.integers(530, 700)), words=words)
     counter = make_counter(
-        ids, config, words=words, layout=layout, device=device_name, device_memory=1 << 24, writer=name
+        ids, config, words=words, layout=layout, device_name=device_name, device_memory=1 << 24, writer=name
     )
     slots = device.upload_slots(counter, 0, ids.size)
     shards = layout.shards
@@ -94,14 +103,14 @@ def compare_writers(name: str, seed: int, device_name: str) -> int:
 
     for each in ("torch", name):
         keys = torch.full((40_000,), -1, dtype=torch.int64, device=device_name)
-        total = device_pairs.make_writer(each, slots, counter.rules, tile=100).write(keys, range(first, last), places)
+        total = device_pairs.make_writer(each, slots, counter.rules, tile=100)(keys, range(first, last), places)
         assert not torch.any(keys[total:] != -1)
         written.append(keys[:total].sort().values.tolist())
 
         # A buffer that is too short: the number is right, and nothing is written beyond its end.
         few = torch.full((total // 2 + 9,), -1, dtype=torch.int64, device=device_name)
-        writer = device_pairs.make_writer(each, slots, counter.rules, tile=100)
-        assert writer.write(few[: total // 2], range(first, last), places) == total
+        write = device_pairs.make_writer(each, slots, counter.rules, tile=100)
+        assert write(few[: total // 2], range(first, last), places) == total
         assert torch.all(few[total // 2 :] == -1)
 
     assert written[0] == written[1]

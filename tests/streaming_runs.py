@@ -11,10 +11,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from swivel.counts.block_layout import Layout
 from swivel.counts.builder import to_units
-from swivel.counts.layout import Layout
 from swivel.counts.matrix import MatrixCells
-from swivel.counts.shards import CellArrays, make_piece
+from swivel.counts.shards import make_piece
 from swivel.training.backends import BackendConfig, ParameterBlock, Step, StepSettings, ZeroSampling
 from swivel.training.backends.base import DeviceLoad
 from swivel.training.backends.triton.backend import TritonBackend, estimate_device_memory
@@ -43,7 +43,7 @@ with_plain_steps = pytest.mark.usefixtures("plain")
 
 def store(counts: NDArray[np.float64], blocks: tuple[int, int], symmetric: bool) -> MatrixCells:
     """Return cells in stored blocks; for a symmetric matrix only the upper ones. One count is above 2^32 units."""
-    lengths = [0]
+    lengths: list[int] = []
     positions = []
     units = []
 
@@ -55,10 +55,7 @@ def store(counts: NDArray[np.float64], blocks: tuple[int, int], symmetric: bool)
             units.append(to_units(part[rows, columns], UNIT))
             lengths.append(len(rows))
 
-    piece = make_piece(np.array(lengths), np.concatenate(positions), np.concatenate(units))
-    arrays = CellArrays(
-        np.cumsum(piece.lengths)[None], piece.positions, piece.counts, piece.large_cells, piece.large_counts
-    )
+    arrays = make_piece(np.array(lengths), np.concatenate(positions), np.concatenate(units))
     layout = Layout(len(counts), counts.shape[1], *blocks, symmetric)
     return MatrixCells(layout, arrays, UNIT)
 

@@ -19,11 +19,11 @@ from swivel.config import CountConfig, TrainConfig
 from swivel.corpus import BREAK
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
-from swivel.counts.cooccurrence.count import make_spec
-from swivel.counts.cooccurrence.plan import CountPlan, Survey, forecast_count
-from swivel.counts.cooccurrence.plan import make_plan as make_count_plan
+from swivel.counts.block_layout import Layout, choose_layout
+from swivel.counts.cooccurrence.corpus_count import make_spec
+from swivel.counts.cooccurrence.count_plan import CountPlan, Survey, forecast_count
+from swivel.counts.cooccurrence.count_plan import make_plan as make_count_plan
 from swivel.counts.cooccurrence.rows import ChunkCounter
-from swivel.counts.layout import Layout, choose_layout
 from swivel.counts.matrix import MatrixCells
 from swivel.counts.shards import CellArrays
 from swivel.errors import MemoryBudgetError, StorageError
@@ -192,14 +192,13 @@ def test_libraries_are_not_loaded_into_too_little_memory(
 def test_a_long_text_is_counted_in_more_chunks_where_memory_is_short() -> None:
     """A text of 900 MB within 100 MB: no block of a chunk has as many cells as the matrix."""
     layout = choose_layout(98_304, 4 * 98_304, parts=4)
-    nothing = np.zeros(0, np.int64)
-    survey = Survey(136_000_000, 130_000_000, 2_500_000, 500, nothing, nothing, 0.01)
-    plan = make_count_plan(layout, CountConfig(), survey, 400_000_000, threads=2, memory=100_000_000)
+    survey = Survey(136_000_000, 130_000_000, 2_500_000, 500, 400_000_000)
+    plan = make_count_plan(layout, CountConfig(), survey, threads=2, memory=100_000_000)
     assert plan.threads == 2
     assert 136_000_000 / 256 <= plan.chunk_places < 10_000_000
-    assert forecast_count(layout, survey, 400_000_000, plan).memory_bytes <= 100_000_000
+    assert forecast_count(layout, survey, plan)[1] <= 100_000_000
     with pytest.raises(MemoryBudgetError, match=r"needs at least [\d.]+ MiB of memory, got 9\.5 MiB"):
-        make_count_plan(layout, CountConfig(), survey, 400_000_000, threads=2, memory=10_000_000)
+        make_count_plan(layout, CountConfig(), survey, threads=2, memory=10_000_000)
 
 
 def with_zeros(vectors: swivel.Vectors) -> swivel.Vectors:

@@ -23,7 +23,7 @@ import torch
 
 import swivel
 from swivel.config import RECIPES, STAGES, TrainConfig, stage_config
-from swivel.counts.layout import choose_layout
+from swivel.counts.block_layout import choose_layout
 from swivel.pipeline.train import resolve_configs
 from swivel.training import training_plan as planning
 from swivel.training.table_settings import choose_popularity
@@ -105,7 +105,7 @@ SETTINGS: dict[str, dict[str, tuple[Any, Any, Any, Any]]] = {
 # Fields of settings that no recipe has.
 OTHER_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "swivel.vectors.compare": {"CompareConfig": {"top": 20_000, "min_count": 20, "neighbors": 10}},
-    "swivel.counts.importers.config": {
+    "swivel.counts.importers.import_config": {
         "ImportConfig": {
             "format": None,
             "sides": None,
@@ -247,7 +247,7 @@ CONSTANTS: dict[str, dict[str, Any]] = {
         "_TOTAL_BITS": 61,
         "_MAX_BITS": 60,
     },
-    "swivel.counts.layout": {"BLOCK_SIZE": 1_024, "MAX_SHARDS": 1_048_576},  # Training keeps stored blocks if it can.
+    "swivel.counts.block_layout": {"BLOCK_SIZE": 1_024, "MAX_SHARDS": 1_048_576},  # Training keeps stored blocks.
     # Training.
     "swivel.training.schedule": {
         "MIN_BLOCK_SIZE": 256,

@@ -16,8 +16,8 @@ from stored import folder_of
 from swivel import storage
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix, shards, to_units
+from swivel.counts import block_layout as matrix_layout
 from swivel.counts import builder as builder_module
-from swivel.counts import layout as matrix_layout
 from swivel.counts.builder import sort_cells
 from swivel.errors import CountsError, FolderExists, MemoryBudgetError, StorageError
 from swivel.storage import ArrayAppender

@@ -15,8 +15,8 @@ from stored import folder_of
 from swivel import storage
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix
-from swivel.counts import layout as matrix_layout
-from swivel.counts.layout import Layout, block_count_for, block_length, choose_layout
+from swivel.counts import block_layout as matrix_layout
+from swivel.counts.block_layout import Layout, block_count_for, block_length, choose_layout
 from swivel.counts.matrix_folder import MatrixFolder
 from swivel.errors import CountsError, DamagedFolder, StorageError, UnfinishedFolder, UnknownToken
 from swivel.storage import seal, unseal

@@ -17,7 +17,8 @@ from swivel.cli import cli
 from swivel.config import TrainConfig, VectorsConfig
 from swivel.corpus.type_tables import TypeCounts
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.counts import MatrixBuilder, MatrixSpec, layout
+from swivel.counts import MatrixBuilder, MatrixSpec
+from swivel.counts import block_layout as layout
 from swivel.errors import ConfigError, FolderExists, SwivelError, VocabularyError
 from swivel.pipeline import extend as extend_module
 from swivel.pipeline.extend import extend

@@ -10,7 +10,7 @@ import click
 from swivel.cli.main import cli, output_option, report_matrix
 from swivel.cli.options import Command, config_options, resource_options
 from swivel.cli.render import next_command
-from swivel.counts.importers.config import ImportConfig
+from swivel.counts.importers.import_config import ImportConfig
 from swivel.runtime.options import RunOptions
 
 

@@ -10,7 +10,7 @@ from swivel.cli.main import cli, open_vectors
 from swivel.cli.options import Command, Decimal, config_options, count_option, refuse_idle_options
 from swivel.cli.render import draw_table, show
 from swivel.cli.terminal import print_result
-from swivel.counts.importers.config import ImportConfig
+from swivel.counts.importers.import_config import ImportConfig
 from swivel.errors import ConfigError
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.counts.layout import Ints, Layout, choose_layout
+from swivel.counts.block_layout import Ints, Layout, choose_layout
 from swivel.counts.matrix import Matrix, MatrixContents
 from swivel.counts.matrix_folder import STAGE, adopt_cells, finish_folder, open_matrix_folder
 from swivel.counts.shards import CellArrays, RunFiles, make_piece, merge_runs
@@ -94,6 +94,7 @@ def to_units(counts: ArrayLike, unit: int) -> Ints:
             reason = "negative"
         raise CountsError(f"count {value} at index {wrong[0]:,} is {reason}; counts must be finite and not negative")
 
+    # A positive count stays an observed cell, however small it is.
     return np.maximum(np.rint(values * unit), values > 0).astype(np.int64)
 
 
@@ -203,10 +204,10 @@ class MatrixBuilder:
     def _keep(self, rows: Ints, columns: Ints, units: Ints) -> None:
         if self.spec.symmetric:
             self._balance = (self._balance + _mirror_balance(rows, columns, units)) % (1 << 64)
-            kept = self.layout.is_kept(rows, columns)  # one of x_ij and x_ji, both on diagonal shards
-            rows = rows[kept]
-            columns = columns[kept]
-            units = units[kept]
+            is_stored = self.layout.is_kept(rows, columns)  # one of x_ij and x_ji, both on diagonal shards
+            rows = rows[is_stored]
+            columns = columns[is_stored]
+            units = units[is_stored]
 
         if self._waiting_cells + rows.size > self._capacity:
             self._spill()
@@ -329,6 +330,7 @@ def sort_cells(keys: NDArray[np.uint64], units: Ints, *, threads: int) -> tuple[
             is_inside = keys >= cuts[number - 1]
         if number < ranges - 1:
             is_inside &= keys < cuts[number]
+        # The sort need not be stable: units of equal keys are summed.
         part = keys[is_inside]
         order = np.argsort(part)
         return part[order], units[is_inside][order]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.counts.layout import Ints, Layout, UnitCells, block_length
+from swivel.counts.block_layout import Ints, Layout, UnitCells, block_length
 from swivel.counts.shards import CellArrays
 from swivel.errors import ConfigError
 from swivel.runtime.notebook import draw_html
@@ -350,8 +350,8 @@ class Matrix:
 
     def _range(self, row_block: int, column_block: int) -> tuple[int, int, bool]:
         mirrored = self.is_symmetric and row_block > column_block
-        stored = (column_block, row_block) if mirrored else (row_block, column_block)
-        shard = self.layout.shard(*stored)
+        block = (column_block, row_block) if mirrored else (row_block, column_block)
+        shard = self.layout.shard(*block)
         first, last = self._arrays.offsets[0, shard : shard + 2].tolist()
         return first, last, mirrored
 

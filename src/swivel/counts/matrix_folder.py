@@ -25,11 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.counts.layout import Ints, Layout
+from swivel.counts.block_layout import Ints, Layout
 from swivel.counts.matrix import Matrix, MatrixContents
-from swivel.counts.shards import FILES, CellArrays
+from swivel.counts.shards import FILES, CellArrays, open_cells
 from swivel.errors import DamagedFolder, StorageError, VocabularyError
-from swivel.storage import REMEDY, Folder, FolderWriter, create_folder, open_array, open_folder
+from swivel.storage import REMEDY, Folder, FolderWriter, create_folder, open_folder
 from swivel.storage.checksums import digest_bytes
 from swivel.storage.manifest import fingerprint_parts
 from swivel.storage.npy import npy_bytes
@@ -102,6 +102,7 @@ class MatrixFolder:
 
     def verify_ahead(self) -> None:
         """Start to verify the cells in the background; the first access to them waits for it and raises its errors."""
+        # A daemon: it only reads, so a process that ends need not wait for it.
         self._verifying = threading.Thread(target=self._verify_quietly, daemon=True)
         self._verifying.start()
 
@@ -114,6 +115,7 @@ class MatrixFolder:
             self._folder.check(*LARGE)
 
     def _wait_for_checksums(self) -> None:
+        # A local name: another thread may set the attribute to None.
         verifying = self._verifying
         if verifying is not None:
             verifying.join()
@@ -139,8 +141,7 @@ def adopt_cells(writer: FolderWriter, scratch: Path, threads: int) -> CellArrays
     """Move complete files of cells from a scratch folder on the same disk into a folder, and return them mapped."""
     with ThreadPoolExecutor(threads) as pool:  # checksums take about one second per GB
         list(pool.map(lambda name: writer.adopt(name, scratch / name), FILES))
-    offsets, *others = (open_array(writer.path / name) for name in FILES)
-    return CellArrays(offsets.reshape(1, -1), *others)
+    return open_cells(writer.path)
 
 
 def finish_folder(

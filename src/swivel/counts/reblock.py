@@ -11,27 +11,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.counts.layout import Ints, Layout
+from swivel.counts.block_layout import Ints, Layout
 from swivel.counts.shards import SATURATED, CellArrays
 from swivel.storage import create_array, scratch_folder
 
 
 def reblock(arrays: CellArrays, old: Layout, new: Layout, scratch: Path | None, *, threads: int = 1) -> CellArrays:
     """Return the cells in the new layout, in memory-mapped files in `scratch`, or in memory if it is None."""
-    from swivel.counts import kernels
+    from swivel.counts import matrix_kernels as kernels
 
     before, after = (kernels.LayoutShape(each.row_blocks, each.column_blocks, each.symmetric) for each in (old, new))
-    tables = kernels.Tables(
-        _make_table(old.row_blocks, old.largest_rows, new.row_blocks),
-        _make_table(old.column_blocks, old.largest_columns, new.column_blocks),
-    )
+    as_row = _make_table(old.row_blocks, old.largest_rows, new.row_blocks)
+    as_column = _make_table(old.column_blocks, old.largest_columns, new.column_blocks)
     ranges = _split_shards(arrays.offsets[0], threads)
 
     def move_cells(nexts: Ints, packed: NDArray[np.uint64]) -> None:
         """Move the cells; each thread processes one range of old shards and has one row of `nexts`."""
 
         def move(part: int) -> None:
-            kernels.move_cells(before, after, tables, arrays, ranges[part], nexts[part], packed)
+            kernels.move_cells(before, after, as_row, as_column, arrays, ranges[part], nexts[part], packed)
 
         _run(move, range(threads), threads)
 
@@ -39,6 +37,7 @@ def reblock(arrays: CellArrays, old: Layout, new: Layout, scratch: Path | None, 
     # side in the second scan.
     tallies = np.zeros((threads, new.shards), np.int64)
     move_cells(tallies, np.empty(0, np.uint64))
+    # First index of each (range, new shard): the offset of the shard, and the cells of earlier ranges in it.
     offsets = np.concatenate([[0], np.cumsum(tallies.sum(axis=0))])
     nexts = offsets[:-1] + np.cumsum(tallies, axis=0) - tallies
 
@@ -54,6 +53,7 @@ def reblock(arrays: CellArrays, old: Layout, new: Layout, scratch: Path | None, 
         def sort(shards: Ints) -> None:
             for shard in range(*shards):
                 cells = slice(offsets[shard], offsets[shard + 1])
+                # Position in the high bits: sorting the keys sorts the cells, and carries the counts along.
                 keys = np.sort(packed[cells])
                 positions[cells] = keys >> np.uint64(32)
                 counts[cells] = keys & np.uint64(0xFFFFFFFF)
@@ -61,9 +61,9 @@ def reblock(arrays: CellArrays, old: Layout, new: Layout, scratch: Path | None, 
         _run(sort, _split_shards(offsets, 4 * threads), threads)
 
     large_cells = np.flatnonzero(counts == SATURATED) if arrays.large_cells.size else np.empty(0, np.int64)
-    moved = CellArrays(offsets.reshape(1, -1), positions, counts, large_cells, np.empty(0, np.int64))
+    new_arrays = CellArrays(offsets.reshape(1, -1), positions, counts, large_cells, np.empty(0, np.int64))
 
-    return moved._replace(large_counts=_find_large_counts(arrays, old, moved, new))
+    return new_arrays._replace(large_counts=_find_large_counts(arrays, old, new_arrays, new))
 
 
 def _create(folder: Path | None, name: str, dtype: type[np.generic], shape: tuple[int, ...]) -> NDArray[Any]:

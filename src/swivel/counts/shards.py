@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.counts.layout import Ints, Layout
+from swivel.counts.block_layout import Ints, Layout
 from swivel.runtime.parallel import map_in_order
-from swivel.storage import ArrayAppender
+from swivel.storage import ArrayAppender, open_array
 from swivel.storage.npy import read_ahead
 
 SATURATED = (1 << 32) - 1  # counts from here on are in large_counts
@@ -33,32 +32,19 @@ _MERGE_CELLS = 1 << 22  # larger pieces are not faster
 _SUM_CELLS = 1 << 21  # minimum of cells that a thread adds to sums of its own
 
 
-@dataclass(frozen=True, slots=True)
-class ShardPiece:
-    """The cells of consecutive shards."""
+class CellArrays(NamedTuple):
+    """The cells of consecutive shards, of one or more runs; a tuple, because Numba accepts no dataclass."""
 
-    lengths: Ints  # number of cells of each shard
+    offsets: Ints  # one row per run: the first cell of each shard, then the end of the last one
     positions: NDArray[np.uint32]  # local row << 16 | local column, ascending inside a shard
     counts: NDArray[np.uint32]  # units, at most SATURATED
-    large_cells: Ints  # indexes into `counts` of the saturated cells
+    large_cells: Ints  # indexes of the saturated cells, ascending
     large_counts: Ints  # exact units of these
 
-
-def make_piece(lengths: Ints, positions: NDArray[np.uint32], units: Ints) -> ShardPiece:
-    """Return a piece from exact units; units of SATURATED and more are stored as large counts."""
-    large = np.flatnonzero(units >= SATURATED)
-    counts = np.minimum(units, SATURATED).astype(np.uint32)
-    return ShardPiece(lengths, positions, counts, large, units[large])
-
-
-class CellArrays(NamedTuple):
-    """The cells of one or more runs, as stored on disk; a tuple, because Numba accepts no dataclass."""
-
-    offsets: Ints  # one row per run
-    positions: NDArray[np.uint32]
-    counts: NDArray[np.uint32]
-    large_cells: Ints
-    large_counts: Ints
+    @property
+    def lengths(self) -> Ints:
+        """Number of cells of each shard of the first run."""
+        return np.asarray(np.diff(self.offsets[0]))
 
     def units(self, first: int, last: int) -> Ints:
         """Return the exact units of the cells `first` to `last - 1`."""
@@ -66,6 +52,24 @@ class CellArrays(NamedTuple):
         begin, end = np.searchsorted(self.large_cells, (first, last))
         units[self.large_cells[begin:end] - first] = self.large_counts[begin:end]
         return units
+
+
+def make_piece(lengths: Ints, positions: NDArray[np.uint32], units: Ints) -> CellArrays:
+    """Return the cells of some shards from exact units; units of SATURATED and more are stored as large counts."""
+    large = np.flatnonzero(units >= SATURATED)
+    counts = np.minimum(units, SATURATED).astype(np.uint32)
+    return CellArrays(start_shards(lengths), positions, counts, large, units[large])
+
+
+def start_shards(lengths: Ints) -> Ints:
+    """Return the offsets of a single run from the numbers of cells of its shards."""
+    return np.concatenate([[0], np.cumsum(lengths)])[None]
+
+
+def open_cells(folder: Path) -> CellArrays:
+    """Return the cells of a single run in the files of a folder, memory-mapped."""
+    offsets, *others = (open_array(folder / name) for name in FILES)
+    return CellArrays(offsets.reshape(1, -1), *others)
 
 
 class RunFiles:
@@ -103,7 +107,7 @@ class RunFiles:
             raise AssertionError(f"run has {self._next_shard - self.shards.start} shards instead of {len(self.shards)}")
         self.runs += 1
 
-    def append(self, piece: ShardPiece, *, with_sums: bool = True) -> None:
+    def append(self, piece: CellArrays, *, with_sums: bool = True) -> None:
         """Write the next shards of the run, and add them to the sums unless `with_sums` is false."""
         if with_sums and piece.counts.size:
             self._add_piece(piece)
@@ -112,10 +116,10 @@ class RunFiles:
         # counts are appended last.
         self._files["large_cells.npy"].append(self.cells + piece.large_cells)
         self._files["large_counts.npy"].append(piece.large_counts)
-        self._files["offsets.npy"].append(self.cells + np.cumsum(piece.lengths))
+        self._files["offsets.npy"].append(self.cells + piece.offsets[0, 1:])
         self._files["positions.npy"].append(piece.positions)
         self._files["counts.npy"].append(piece.counts)
-        self._next_shard += len(piece.lengths)
+        self._next_shard += piece.offsets.shape[1] - 1
 
     def add_sums(self, row_sums: Ints, column_sums: Ints) -> None:
         """Add the sums of pieces that were appended with `with_sums=False`."""
@@ -123,18 +127,18 @@ class RunFiles:
         if not self.layout.symmetric:
             self.column_sums += column_sums
 
-    def _add_piece(self, piece: ShardPiece) -> None:
+    def _add_piece(self, piece: CellArrays) -> None:
         """Add the cells of a piece to the sums; in a symmetric layout `column_sums` is the array of the row sums."""
-        from swivel.counts import kernels
+        from swivel.counts import matrix_kernels as kernels
 
         layout = self.layout
         shape = kernels.LayoutShape(layout.row_blocks, layout.column_blocks, layout.symmetric)
-        ends = np.concatenate([[0], np.cumsum(piece.lengths)])
+        ends = piece.offsets[0]
 
         def add_shards(first: int, last: int, row_sums: Ints, column_sums: Ints) -> None:
             cells = slice(ends[first], ends[last])
             shard = self._next_shard + first
-            lengths = piece.lengths[first:last]
+            lengths = np.diff(ends[first : last + 1])
             kernels.add_sums(shape, shard, lengths, piece.positions[cells], piece.counts[cells], row_sums, column_sums)
 
         def sum_shards(shards: tuple[int, int]) -> tuple[Ints, Ints]:
@@ -143,15 +147,16 @@ class RunFiles:
             add_shards(*shards, row_sums, column_sums)
             return row_sums, column_sums
 
+        # Threads add to sums of their own, which the caller's thread adds up: sums of rows are shared by all shards.
         if piece.counts.size < 2 * _SUM_CELLS:
-            add_shards(0, len(piece.lengths), self.row_sums, self.column_sums)
+            add_shards(0, len(ends) - 1, self.row_sums, self.column_sums)
         else:
-            ranges = shard_ranges(ends[None], max(_SUM_CELLS, piece.counts.size // self.threads))
+            ranges = shard_ranges(piece.offsets, max(_SUM_CELLS, piece.counts.size // self.threads))
             for sums in map_in_order(sum_shards, ranges, threads=self.threads):
                 self.add_sums(*sums)
 
         if piece.large_cells.size:  # their saturated counts were added; add what these lack
-            shards = self._next_shard + np.searchsorted(np.cumsum(piece.lengths), piece.large_cells, side="right")
+            shards = self._next_shard + np.searchsorted(ends[1:], piece.large_cells, side="right")
             rows, columns = layout.find_cells(shards, piece.positions[piece.large_cells])
             excess = piece.large_counts - SATURATED
             np.add.at(self.row_sums, rows, excess)
@@ -172,11 +177,11 @@ class RunFiles:
 
 def merge_runs(runs: CellArrays, target: RunFiles, *, memory_bytes: int, threads: int) -> None:
     """Write the sum of all runs to `target` as one run; threads merge ranges of shards, which are written in order."""
-    from swivel.counts import kernels
+    from swivel.counts import matrix_kernels as kernels
 
     max_cells = max(1, min(_MERGE_CELLS, memory_bytes // ((threads + 1) * _MERGE_BYTES)))
 
-    def merge(shards: tuple[int, int]) -> ShardPiece:
+    def merge(shards: tuple[int, int]) -> CellArrays:
         first, last = shards
         # Upper bound: cells that several runs have are summed to one.
         starts, stops = runs.offsets[:, first].tolist(), runs.offsets[:, last].tolist()
@@ -185,6 +190,7 @@ def merge_runs(runs: CellArrays, target: RunFiles, *, memory_bytes: int, threads
             read_ahead(runs.positions, start, stop)
             read_ahead(runs.counts, start, stop)
 
+        # Each thread writes to arrays of its own; the runs are only read.
         positions = np.empty(size, np.uint32)
         units = np.empty(size, np.int64)
         lengths = np.zeros(last - first, np.int64)

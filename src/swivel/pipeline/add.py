@@ -39,7 +39,7 @@ def add(*matrices: Matrix | str | Path, out: str | Path | None = None, options: 
     (2.0, ('milk', 'tea', 'sugar'))
     """
     from swivel.counts import as_matrix, open_matrix
-    from swivel.counts.add import add_matrices, shared_config
+    from swivel.counts.matrix_sum import add_matrices, shared_config
 
     options = options or RunOptions()
     if len(matrices) < 2:

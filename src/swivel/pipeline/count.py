@@ -175,10 +175,11 @@ def _count(
     options: RunOptions,
 ) -> Matrix:
     if options.ray is not None:
-        from swivel.counts.cooccurrence.ray import ClusterCount, count_on_ray
+        from swivel.counts.cooccurrence.cluster_count import count_on_ray
 
-        job = ClusterCount(texts, path, counting.to_dict(), counting.count, listed=listed, phrases=phrases, **record)
-        return count_on_ray(job, options)
+        stages = (counting.corpus.without_path(), counting.vocabulary, counting.count)
+        record = {"config": counting.to_dict(), **record}
+        return count_on_ray(texts, path, stages, listed, phrases, record, options)
 
     from swivel.corpus import files_of
 
@@ -329,18 +330,7 @@ def count_numbered(
 
     `record` are the inputs and facts that its manifest records.
     """
-    from swivel.counts.cooccurrence import CountJob, choose_device, count_tokens
+    from swivel.counts.cooccurrence import count_tokens
 
-    config = counting.count
-    ids = open_array(text.ids)
-    job = CountJob(
-        path=path,
-        memory_bytes=options.memory_bytes,
-        threads=options.thread_count,
-        overwrite=options.overwrite,
-        settings=counting.to_dict(),
-        device=choose_device(config.device, len(ids)),
-        device_memory=None if config.device_memory is None else parse_bytes(config.device_memory),
-        **record,
-    )
-    return count_tokens(ids, text.vocabulary, config, job, progress=options.progress)
+    record = {"config": counting.to_dict(), **record}
+    return count_tokens(open_array(text.ids), text.vocabulary, counting.count, path, options, record)

@@ -45,6 +45,16 @@ def test_files_of_a_gpu_equal_those_of_the_cpu_within_the_budget(tmp_path: Path,
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         path = tmp_path / f"{memory}"
-        options = {"device": "cuda", "device_memory": memory, "writer": writer, "threads": 2, "memory_bytes": 64 << 20}
-        assert digest(folder_of(count_on_device(path, ids, config, words=20_000, **options))) == expected
+        matrix = count_on_device(
+            path,
+            ids,
+            config,
+            words=20_000,
+            device_name="cuda",
+            device_memory=memory,
+            writer=writer,
+            threads=2,
+            memory=64 << 20,
+        )
+        assert digest(folder_of(matrix)) == expected
         assert torch.cuda.max_memory_allocated() - before <= memory

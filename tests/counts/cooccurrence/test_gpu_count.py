@@ -16,21 +16,31 @@ from hypothesis import strategies as st
 
 import swivel
 from count_strategies import configs, corpora
-from device_counts import WORDS, count_on_cores, count_on_device, digest, make_corpus, make_counter, make_vocabulary
+from device_counts import (
+    WORDS,
+    count_on_cores,
+    count_on_device,
+    digest,
+    make_corpus,
+    make_counter,
+    make_options,
+    make_vocabulary,
+)
 from stored import folder_of
 from swivel import storage
 from swivel.config import CountConfig
 from swivel.corpus import BREAK, GAP
-from swivel.counts import layout as matrix_layout
-from swivel.counts.cooccurrence import CountJob, choose_device, count, count_tokens, prepare_device
-from swivel.counts.cooccurrence.gpu import cells
+from swivel.counts import block_layout as matrix_layout
+from swivel.counts.block_layout import Layout
+from swivel.counts.cooccurrence import choose_device, count_tokens, prepare_device
+from swivel.counts.cooccurrence import corpus_count as count
 from swivel.counts.cooccurrence.gpu import counter as device
+from swivel.counts.cooccurrence.gpu import device_plan
+from swivel.counts.cooccurrence.gpu import pair_sums as cells
 from swivel.counts.cooccurrence.gpu import pairs as device_pairs
-from swivel.counts.cooccurrence.gpu import plan as device_plan
 from swivel.counts.cooccurrence.gpu.counter import warm_up
-from swivel.counts.cooccurrence.gpu.plan import estimate_pairs, make_rules, share_memory, split_shards
+from swivel.counts.cooccurrence.gpu.device_plan import estimate_pairs, make_rules, share_memory, split_shards
 from swivel.counts.cooccurrence.windows import window_weights
-from swivel.counts.layout import Layout
 from swivel.errors import ConfigError, CountsError, MemoryBudgetError, MissingExtra
 from swivel.runtime.progress import SilentProgress, Task
 
@@ -56,7 +66,7 @@ def test_files_equal_those_of_the_cpu(
     piece_cells: int,
 ) -> None:
     folder = tmp_path_factory.mktemp("counts")
-    options = {"device_memory": memory, "memory_bytes": 64 * piece_cells}
+    options = {"device_memory": memory, "memory": 64 * piece_cells}
 
     try:
         expected = count_on_cores(folder / "cores", ids, config)
@@ -143,7 +153,7 @@ def test_a_corpus_without_pairs_is_refused(tmp_path: Path, ids: list[int]) -> No
 
 def test_a_job_on_a_device_reports_progress_and_writes_the_same_files(tmp_path: Path) -> None:
     ids = make_corpus(3, 50_000, words=2_100)
-    config = CountConfig(window=3)
+    config = CountConfig(window=3, device="cpu:0", device_memory="80MiB")
     messages: list[str] = []
     advances: list[float] = []
 
@@ -163,8 +173,9 @@ def test_a_job_on_a_device_reports_progress_and_writes_the_same_files(tmp_path: 
             messages.append(text)
 
     vocabulary = make_vocabulary(2_100)
-    job = CountJob(path=tmp_path / "a", device="cpu:0", threads=2, memory_bytes=1 << 20, device_memory=80 << 20)
-    matrix = count_tokens(ids, vocabulary, config, job, progress=DeviceListener())
+    options = make_options(threads=2, memory=1 << 20, progress=DeviceListener())
+    matrix = count_tokens(ids, vocabulary, config, tmp_path / "a", options)
+    config = CountConfig(window=3)
     assert digest(folder_of(matrix)) == digest(folder_of(count_on_cores(tmp_path / "b", ids, config, words=2_100)))
     assert (
         messages[0].startswith("about ") and messages[1] == "counting on cpu:0 with torch, using 80.0 MiB of its memory"
@@ -173,18 +184,18 @@ def test_a_job_on_a_device_reports_progress_and_writes_the_same_files(tmp_path: 
 
 
 def test_wrong_ids_and_no_ids_are_refused_on_a_device_too(tmp_path: Path) -> None:
-    job = CountJob(path=tmp_path / "m", device="cpu:0")
+    config = CountConfig(device="cpu:0")
     with pytest.raises(CountsError, match="there are no counts"):
-        count_tokens(np.empty(0, np.uint32), make_vocabulary(), CountConfig(), job)
+        count_tokens(np.empty(0, np.uint32), make_vocabulary(), config, tmp_path / "m", make_options())
     with pytest.raises(CountsError, match="id 7 at place 3 of the corpus: the vocabulary has 7 words"):
-        count_tokens(np.array([0, 1, 2, 7], np.uint32), make_vocabulary(), CountConfig(), job)
+        count_tokens(np.array([0, 1, 2, 7], np.uint32), make_vocabulary(), config, tmp_path / "m", make_options())
 
 
 @pytest.mark.parametrize("name", ["no-such-device", "cuda:99", "meta:x"])
 def test_a_device_that_cannot_be_used_is_refused(tmp_path: Path, name: str) -> None:
-    job = CountJob(path=tmp_path / "m", device=name)
+    config = CountConfig(device=name)
     with pytest.raises(ConfigError, match=f"device '{name}' cannot be used for counting: .*; choose another, or cpu"):
-        count_tokens(np.zeros(9, np.uint32), make_vocabulary(), CountConfig(), job)
+        count_tokens(np.zeros(9, np.uint32), make_vocabulary(), config, tmp_path / "m", make_options())
 
 
 def test_too_little_memory_of_the_device_is_refused_with_the_bytes_needed() -> None:
@@ -233,10 +244,10 @@ def test_the_estimate_of_pairs_is_close(small_blocks: None) -> None:
     counter = make_counter(ids, CountConfig(window=5, columns="directional"), words=30)
     rules = counter.rules
     slots = device.upload_slots(counter, 0, ids.size)
-    writer = device_pairs.make_writer("torch", slots, rules, tile=1 << 14)
+    write = device_pairs.make_writer("torch", slots, rules, tile=1 << 14)
     tallies = device._tally_blocks(slots, rules)
     keys = torch.empty(10**6, dtype=torch.int64)
-    truth = [writer.write(keys, range(shard, shard + 1), range(ids.size)) for shard in range(counter.layout.shards)]
+    truth = [write(keys, range(shard, shard + 1), range(ids.size)) for shard in range(counter.layout.shards)]
     estimates = estimate_pairs(rules, tallies, places=ids.size)
     assert estimates.sum() == pytest.approx(sum(truth), rel=0.2)
     assert estimates == pytest.approx(np.array(truth), rel=0.5)
@@ -317,13 +328,13 @@ def test_a_device_that_failed_is_tried_again(monkeypatch: pytest.MonkeyPatch, tm
 @pytest.mark.parametrize("window", [2, 10, 1_000, 10**9])
 def test_warming_up_counts_few_pairs(columns: str, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs: list[int] = []
-    write = device_pairs.TorchPairs.write
+    write_tiles = device_pairs.write_tiles
 
-    def record(self: device_pairs.TorchPairs, *arguments: Any) -> int:
-        pairs.append(write(self, *arguments))
+    def record(*arguments: Any) -> int:
+        pairs.append(write_tiles(*arguments))
         return pairs[-1]
 
-    monkeypatch.setattr(device_pairs.TorchPairs, "write", record)
+    monkeypatch.setattr(device_pairs, "write_tiles", record)
     warm_up("cpu", CountConfig(window=window, columns=columns))
     assert bool(sum(pairs)) == (window <= 1_000)
     assert sum(pairs) <= 8

@@ -21,10 +21,10 @@ from swivel import RunOptions
 from swivel.cli import cli
 from swivel.config import CorpusConfig
 from swivel.corpus.file_ranges import FileRange
-from swivel.counts import layout as matrix_layout
-from swivel.counts.cooccurrence import ray as counting
-from swivel.counts.cooccurrence.ray import cut_groups
-from swivel.counts.layout import Layout
+from swivel.counts import block_layout as matrix_layout
+from swivel.counts.block_layout import Layout
+from swivel.counts.cooccurrence import cluster_count as counting
+from swivel.counts.cooccurrence.cluster_count import cut_groups
 from swivel.errors import ClusterError, ConfigError, CorpusError, CountsError, MemoryBudgetError, VocabularyError
 from swivel.runtime import ray as connecting
 from swivel.runtime.progress import SilentProgress

@@ -13,7 +13,7 @@ from step_contract import HAS_GPU
 from swivel import storage
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import BlockCells, Matrix, MatrixBuilder, MatrixSpec
-from swivel.counts import layout as matrix_layout
+from swivel.counts import block_layout as matrix_layout
 from swivel.training.backends import ZeroSampling
 from swivel.training.schedule import block_starts
 

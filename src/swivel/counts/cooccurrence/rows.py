@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from swivel.config import CountConfig
 from swivel.corpus.vocabulary import BREAK, GAP
-from swivel.counts.cooccurrence import kernels
-from swivel.counts.cooccurrence.plan import CountPlan, split_places
+from swivel.counts.block_layout import Layout, block_length
+from swivel.counts.cooccurrence import window_kernels as kernels
+from swivel.counts.cooccurrence.count_plan import CountPlan, split_places
 from swivel.counts.cooccurrence.windows import place_parts, window_weights
-from swivel.counts.layout import Layout, block_length
-from swivel.counts.shards import ShardPiece
+from swivel.counts.shards import CellArrays, start_shards
 from swivel.runtime.parallel import map_in_order
 
 _SLACK = 64  # places after the last one that are prefetched but never used
@@ -56,10 +56,12 @@ class ChunkCounter:
         self.window = make_window(config, plan, self.shape)
 
         words = np.arange(layout.rows)
+        # Words of a block are adjacent, so the kernel writes the cells of one column block after the other.
         self.slots = ((words % layout.row_blocks) * self.shape.stride + words // layout.row_blocks).astype(np.uint32)
         self._padding_slot = np.uint32(self.shape.blocks * self.shape.stride)
 
-        # One workspace per thread; a thread takes one for each block and puts it back.
+        # One workspace per thread; a thread takes one for each block and puts it back. Nothing else is written by
+        # several threads, so counting needs no locks.
         self._spaces: queue.SimpleQueue[_Workspace] = queue.SimpleQueue()
         for _ in range(plan.threads):
             self._spaces.put(_Workspace(self.shape, layout, plan.block_cells))
@@ -68,7 +70,7 @@ class ChunkCounter:
         """Return the ranges of places to count."""
         return split_places(self.ids.size, self.plan.chunk_places)
 
-    def count_chunk(self, first: int, last: int) -> Iterator[tuple[ShardPiece, int]]:
+    def count_chunk(self, first: int, last: int) -> Iterator[tuple[CellArrays, int]]:
         """Yield the cells of each row block of a chunk, and its number of tokens, in the order of the shards."""
         index = self.make_index(first, last)
         tokens = np.diff(index.starts[:: self.shape.stride])  # of each row block
@@ -95,7 +97,8 @@ class ChunkCounter:
             tally = pool.map(lambda part: kernels.tally_range(pieces[part], self.slots, tallies[part]), range(threads))
             lengths = [piece.size + breaks * (self.reach - 1) for piece, breaks in zip(pieces, tally, strict=True)]
 
-            # Give every range and slot its place in `positions`.
+            # Give every range and slot its place in `positions`: tallies[part, slot] becomes the index where the thread
+            # `part` writes its next place of the slot.
             starts = np.zeros(tallies.shape[1] + 1, np.int64)
             kernels.start_ranges(tallies, starts)
 
@@ -131,7 +134,7 @@ class ChunkCounter:
         slots[is_word] = self.slots[ids[is_word]]
         return np.repeat(slots, np.where(ids == BREAK, self.reach, 1))
 
-    def count_block(self, index: kernels.Index, block: int) -> ShardPiece:
+    def count_block(self, index: kernels.Index, block: int) -> CellArrays:
         """Return the cells of a row block. Threads may call this concurrently."""
         space = self._spaces.get()
         try:
@@ -164,7 +167,7 @@ class _Workspace:
         self.positions = positions
         self.counts = counts
 
-    def count_block(self, counter: ChunkCounter, index: kernels.Index, block: int) -> ShardPiece:
+    def count_block(self, counter: ChunkCounter, index: kernels.Index, block: int) -> CellArrays:
         """Return the cells of a row block in shard order, growing the buffers as needed."""
         shape = counter.shape
         layout = counter.layout
@@ -175,6 +178,7 @@ class _Workspace:
         large = np.zeros((2, max_units // kernels.SATURATED + 1), np.int64)
         progress = np.zeros(3, np.int64)
 
+        # The kernel stops before a row that might not fit, and starts there again with larger buffers.
         while True:
             counted = kernels.CountedCells(self.positions, self.counts, self.ends[:rows], large[0], large[1])
             kernels.count_rows(index, counter.window, shape, self.space, block, counted, progress)
@@ -183,7 +187,7 @@ class _Workspace:
             self._grow(int(progress[1]))
 
 
-def _group_by_shard(counted: kernels.CountedCells, cells: int, large: int) -> ShardPiece:
+def _group_by_shard(counted: kernels.CountedCells, cells: int, large: int) -> CellArrays:
     lengths = np.zeros(counted.ends.shape[1], np.int64)
     positions = np.empty(cells, np.uint32)
     counts = np.empty(cells, np.uint32)
@@ -191,4 +195,4 @@ def _group_by_shard(counted: kernels.CountedCells, cells: int, large: int) -> Sh
     kernels.group_by_shard(counted, large, lengths, positions, counts, large_cells)
 
     order = np.argsort(large_cells)  # the side table is sorted by index
-    return ShardPiece(lengths, positions, counts, large_cells[order], counted.large_counts[:large][order])
+    return CellArrays(start_shards(lengths), positions, counts, large_cells[order], counted.large_counts[:large][order])

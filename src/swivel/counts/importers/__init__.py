@@ -4,7 +4,7 @@ The result is a `Matrix` with rows and columns in descending order of their sums
 budget, and errors name the file and the line, row or cell.
 """
 
-from swivel.counts.importers.config import FORMATS, ImportConfig
+from swivel.counts.importers.import_config import FORMATS, ImportConfig
 from swivel.counts.importers.importer import import_counts
 
 __all__ = ["FORMATS", "ImportConfig", "import_counts"]

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.counts.importers.config import pick_fields
+from swivel.counts.block_layout import Ints
 from swivel.counts.importers.context import ImportChunk, ImportContext, LabelTable, Place, number_places
-from swivel.counts.layout import Ints
+from swivel.counts.importers.import_config import pick_fields
 from swivel.errors import CountsError, missing_extra
 from swivel.runtime.parallel import map_in_order
 
@@ -56,16 +56,16 @@ def read_parquet(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
     with _load_pyarrow(f"{file}: Parquet files", str(file)) as pa:
         import pyarrow.parquet as parquet
 
-        with parquet.ParquetFile(file) as opened:
-            all_names = opened.schema_arrow.names
+        with parquet.ParquetFile(file) as reader:
+            all_names = reader.schema_arrow.names
             picks = pick_fields(context.config, all_names, len(all_names), str(file))
             names = [all_names[pick] for pick in picks]
             for name in names:
                 if all_names.count(name) > 1:
                     raise CountsError(f"{file}: several columns are named {name!r}")
 
-            share = file.stat().st_size / max(opened.metadata.num_rows, 1)
-            yield from _read_batches(pa, _read_groups(opened, names, _batch_rows(context)), str(file), context, share)
+            share = file.stat().st_size / max(reader.metadata.num_rows, 1)
+            yield from _read_batches(pa, _read_groups(reader, names, _batch_rows(context)), str(file), context, share)
 
         pa.default_memory_pool().release_unused()
 
@@ -79,16 +79,16 @@ def _read_groups(opened: Any, names: list[str], rows: int) -> Iterator[Any]:
 
 def read_arrow(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
     """Yield the cells of an Arrow file or stream, or of a Feather file (version 2)."""
-    with _load_pyarrow(f"{file}: Arrow files", str(file)) as pa, pa.memory_map(str(file)) as mapped:
-        if mapped.read(6) == b"ARROW1":
-            opened = pa.ipc.open_file(mapped)
-            batches = (opened.get_batch(number) for number in range(opened.num_record_batches))
+    with _load_pyarrow(f"{file}: Arrow files", str(file)) as pa, pa.memory_map(str(file)) as memory:
+        if memory.read(6) == b"ARROW1":
+            reader = pa.ipc.open_file(memory)
+            batches = (reader.get_batch(number) for number in range(reader.num_record_batches))
         else:
-            mapped.seek(0)
-            opened = pa.ipc.open_stream(mapped)
-            batches = iter(opened)
+            memory.seek(0)
+            reader = pa.ipc.open_stream(memory)
+            batches = iter(reader)
 
-        yield from _read_batches(pa, _select(batches, opened.schema, context, str(file)), str(file), context, 0)
+        yield from _read_batches(pa, _select(batches, reader.schema, context, str(file)), str(file), context, 0)
         context.task.advance(file.stat().st_size)
 
 
@@ -107,14 +107,14 @@ def read_table(table: Any, context: ImportContext) -> Iterator[ImportChunk]:
 
 
 def _select(batches: Iterator[Any], schema: Any, context: ImportContext, name: str) -> Iterator[Any]:
-    """Yield the chosen columns, in slices of limited length."""
+    """Yield the columns of rows, columns and counts, in slices of limited length."""
     picks = list(pick_fields(context.config, schema.names, len(schema.names), name))
     rows = _batch_rows(context)
     for batch in batches:
-        chosen = batch.select(picks)
-        chosen.validate(full=True)  # other functions of pyarrow trust the offsets in the file
-        for start in range(0, chosen.num_rows, rows):
-            yield chosen.slice(start, rows)
+        columns = batch.select(picks)
+        columns.validate(full=True)  # other functions of pyarrow trust the offsets in the file
+        for start in range(0, columns.num_rows, rows):
+            yield columns.slice(start, rows)
 
 
 def _read_batches(

@@ -9,31 +9,26 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from swivel.config import CountConfig
+from swivel.counts.block_layout import Ints, UnitCells
 from swivel.counts.cooccurrence.windows import window_weights
-from swivel.counts.importers.config import SEPARATORS, ImportConfig
 from swivel.counts.importers.context import ImportContext, Place, number_places
+from swivel.counts.importers.import_config import SEPARATORS, ImportConfig
 from swivel.counts.importers.lines import read_lines
 from swivel.counts.importers.spill import PIECE, SpillFiles, add_sums
-from swivel.counts.layout import Ints, UnitCells
 from swivel.errors import CountsError
 
 _ITEMS = 1 << 24  # items paired at a time: their arrays take 0.6 GiB
 _LISTS = 1 << 13  # baskets per batch
 
 
-@dataclass(frozen=True, slots=True)
-class Baskets:
-    """A batch of baskets: the ids of all items, and the number of items of each basket."""
-
-    items: Ints
-    lengths: Ints
+# A batch of baskets: the ids of all items, and the number of items of each basket.
+Baskets: TypeAlias = tuple[Ints, Ints]
 
 
 def read_basket_file(file: Path, context: ImportContext) -> Iterator[Baskets]:
@@ -66,14 +61,14 @@ def read_basket_lists(baskets: Iterable[Any], context: ImportContext) -> Iterato
 
     while batch := list(itertools.islice(lists, _LISTS)):
         place = number_places("the baskets", "basket", begin)
-        named = []
+        names = []
 
         for index, basket in enumerate(batch):
             if isinstance(basket, (str, bytes)) or not isinstance(basket, Iterable):
                 raise CountsError(f"{place(index)}: expected a list of items, got {type(basket).__name__}")
-            named.append([str(item) if type(item) is int else item for item in basket])
+            names.append([str(item) if type(item) is int else item for item in basket])
 
-        yield _number_baskets(named, context, place)
+        yield _number_baskets(names, context, place)
         begin += len(batch)
 
 
@@ -96,7 +91,7 @@ def _number_baskets(baskets: list[list[Any]], context: ImportContext, place: Pla
     ends = np.cumsum(lengths)
     items = list(itertools.chain.from_iterable(baskets))
     ids = context.rows.look_up(items, lambda index: place(int(np.searchsorted(ends, index, "right"))))
-    return Baskets(ids, lengths)
+    return ids, lengths
 
 
 class BasketSpill(SpillFiles):
@@ -117,7 +112,7 @@ class BasketSpill(SpillFiles):
 
     def add(self, baskets: Baskets) -> None:
         """Append baskets to the files."""
-        self.append(baskets.items, baskets.lengths)
+        self.append(*baskets)
 
     def finish(self, name: str) -> None:
         """Close the files; raise CountsError if the source `name` has no baskets."""
@@ -136,15 +131,16 @@ class BasketSpill(SpillFiles):
         """Yield blocks of whole baskets: items, and for each the number of items after it in its basket."""
         items, lengths = (file.open() for file in self.files)
         ends = np.cumsum(lengths, dtype=np.int64)
-        first = done = 0
+        first = 0  # basket
+        begin = 0  # item
 
         while first < len(lengths):
-            last = max(int(np.searchsorted(ends, done + _ITEMS, "right")), first + 1)
+            last = max(int(np.searchsorted(ends, begin + _ITEMS, "right")), first + 1)
             end = int(ends[last - 1])
-            after = np.repeat(ends[first:last], lengths[first:last]) - np.arange(done, end) - 1
-            yield items[done:end].astype(np.int64), after
+            after = np.repeat(ends[first:last], lengths[first:last]) - np.arange(begin, end) - 1
+            yield items[begin:end].astype(np.int64), after
             first = last
-            done = end
+            begin = end
 
     def pieces(self) -> Iterator[UnitCells]:
         """Yield the cells of all pairs of a block of baskets, summed within the block, in pieces."""
@@ -167,7 +163,7 @@ def _sort_baskets(items: Ints, after: Ints) -> Ints:
 
 def _count_pairs(items: Ints, after: Ints, weights: Ints) -> Iterator[UnitCells]:
     """Yield the cells of all pairs of an item and one of the `after` items behind it, each cell once."""
-    from swivel.counts import kernels  # imports numba, after `check_libraries`
+    from swivel.counts import matrix_kernels as kernels  # imports numba, after `check_libraries`
 
     places = np.argsort(items, kind="stable")
     size = int(items.max(initial=-1)) + 1
@@ -179,7 +175,7 @@ def _count_pairs(items: Ints, after: Ints, weights: Ints) -> Iterator[UnitCells]
     first = 0
     while first < size:
         last = max(int(np.searchsorted(cells, cells[first] + PIECE, "right")) - 1, first + 1)
-        found = np.empty((3, int(cells[last] - cells[first])), np.int64)
-        used = kernels.count_pairs((items, after, weights), places, starts, (first, last), found)
-        yield found[0, :used], found[1, :used], found[2, :used]
+        block = np.empty((3, int(cells[last] - cells[first])), np.int64)
+        length = kernels.count_pairs((items, after, weights), places, starts, (first, last), block)
+        yield block[0, :length], block[1, :length], block[2, :length]
         first = last

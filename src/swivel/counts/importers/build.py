@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts.block_layout import Ints, Layout
 from swivel.counts.builder import MatrixBuilder, MatrixSpec, sum_equal
 from swivel.counts.importers.baskets import BasketSpill
 from swivel.counts.importers.context import ImportContext
 from swivel.counts.importers.spill import PIECE, CellSpill, add_sums
-from swivel.counts.layout import Ints, Layout
 from swivel.counts.matrix import Matrix
-from swivel.counts.shards import ShardPiece, make_piece
+from swivel.counts.shards import CellArrays, make_piece
 from swivel.errors import CountsError
 from swivel.runtime.options import RunOptions
 from swivel.runtime.parallel import map_in_order
@@ -167,18 +167,19 @@ class _SortedRuns:
         """Return the sorted keys of the cells of a range."""
         first, last = bounds
         keys = np.empty(last - first, np.uint64)
-        done = 0
+        begin = 0
 
         for rows, columns, units in self.spill.pieces(first, last):
-            part = keys[done : done + rows.size]
+            part = keys[begin : begin + rows.size]
             np.add(self._row_part[rows], self._column_part[columns], out=part)
             part |= units.astype(np.uint64)
-            done += rows.size
+            begin += rows.size
 
+        # Sorting packed integers in place needs no order of the cells and no copies.
         keys.sort()
         return keys
 
-    def pieces(self, keys: NDArray[np.uint64]) -> Iterator[ShardPiece]:
+    def pieces(self, keys: NDArray[np.uint64]) -> Iterator[CellArrays]:
         """Yield sorted keys in pieces of whole shards, which cover all shards."""
         shift = np.uint64(self._unit_bits + self._cell_bits)
         first = 0  # shard
@@ -198,7 +199,7 @@ class _SortedRuns:
             first = last
             begin = end
 
-    def _make_piece(self, keys: NDArray[np.uint64], first: int, last: int) -> ShardPiece:
+    def _make_piece(self, keys: NDArray[np.uint64], first: int, last: int) -> CellArrays:
         """Return the piece of the shards `first` to `last - 1`; equal cells are summed."""
         units = (keys & np.uint64((1 << self._unit_bits) - 1)).astype(np.int64)
         cells, units = sum_equal(keys >> np.uint64(self._unit_bits), units)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.counts.importers.config import ImportConfig
-from swivel.counts.layout import Ints
+from swivel.counts.block_layout import Ints
+from swivel.counts.importers.import_config import ImportConfig
 from swivel.errors import ConfigError, CountsError, MemoryBudgetError
 from swivel.runtime.progress import Task
 from swivel.runtime.resources import format_bytes
@@ -60,6 +60,7 @@ class LabelTable(dict[Any, int]):
         self.used_bytes = 0
 
     def __missing__(self, label: Any) -> int:
+        # Called for new labels only: labels that are known cost one lookup, in C.
         text = _check_label(label)
         self.used_bytes += _BYTES_PER_LABEL + 2 * len(text)
         if self.used_bytes > self._memory_bytes:
@@ -117,10 +118,10 @@ def as_labels(values: NDArray[Any]) -> list[Any]:
     """Return the labels of an array: strings unchanged, integers as text. `look_up` rejects other types."""
     if values.dtype.kind in "iu":
         return list(map(str, values.tolist()))
-    listed: list[Any] = values.tolist()
-    if values.dtype.kind == "O" and set(map(type, listed)) != {str}:
-        return [str(label) if isinstance(label, int) and not isinstance(label, bool) else label for label in listed]
-    return listed
+    labels: list[Any] = values.tolist()
+    if values.dtype.kind == "O" and set(map(type, labels)) != {str}:
+        return [str(label) if isinstance(label, int) and not isinstance(label, bool) else label for label in labels]
+    return labels
 
 
 def label_positions(size: int, labels: Sequence[str] | None, counts: int, name: str, side: str) -> list[str]:
@@ -140,15 +141,15 @@ def label_positions(size: int, labels: Sequence[str] | None, counts: int, name: 
     if len(labels) != size:
         raise CountsError(f"{name}: {size:,} {side}, but {len(labels):,} labels for them")
 
-    seen: set[str] = set()
+    distinct: set[str] = set()
     for number, label in enumerate(labels, 1):
         try:
             _check_label(label)
         except CountsError as error:
             raise CountsError(f"{name}: {side}: label {number:,}: {error}") from None
-        if label in seen:
+        if label in distinct:
             raise CountsError(f"{name}: {side}: label {number:,}: {label!r} occurs twice")
-        seen.add(label)
+        distinct.add(label)
 
     return list(labels)
 

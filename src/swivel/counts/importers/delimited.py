@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.counts.importers.config import SEPARATORS, ImportConfig, pick_fields
 from swivel.counts.importers.context import ImportChunk, ImportContext, Place
+from swivel.counts.importers.import_config import SEPARATORS, ImportConfig, pick_fields
 from swivel.counts.importers.lines import LineBlock, read_lines
 from swivel.errors import CountsError
 from swivel.runtime.numbers import is_plain, parse_float
@@ -113,6 +113,7 @@ def _read_batches(file: Path, config: ImportConfig, context: ImportContext) -> I
             if separator == b"," and b'"' in sample:
                 width = 0  # commas inside quotation marks do not separate; csv.reader finds the width
 
+        # From the first quotation mark on, a field may contain line feeds, so blocks cannot be split one by one.
         if separator == b"," and b'"' in lines.data:
             yield from _read_quoted(lines, blocks, config, context, width)
             return
@@ -179,6 +180,7 @@ def _split_evenly(lines: LineBlock, separator: bytes, width: int) -> FieldBatch 
     if blank or not is_end[:, -1].all() or is_end[:, :-1].any():
         return None
 
+    # One call of `split` for all lines: line feeds become separators, and the last one ends an empty field.
     fields = lines.data.replace(b"\n", separator).split(separator)
     fields.pop()
     return FieldBatch(lines.name, fields, width, range(lines.first, lines.first + len(is_end)))

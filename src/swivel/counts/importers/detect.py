@@ -13,12 +13,12 @@ from swivel.corpus import fingerprint_sources, list_paths
 from swivel.corpus.digests import FileDigest
 from swivel.corpus.sources import PACKED_SUFFIXES, STDIN, is_pipe
 from swivel.counts.importers import arrow, baskets, glove
-from swivel.counts.importers import dataframes as tables
 from swivel.counts.importers import delimited as text
+from swivel.counts.importers import import_tables as tables
 from swivel.counts.importers import matrix_market as market
 from swivel.counts.importers import scipy_sparse as sparse
-from swivel.counts.importers.config import ImportConfig
 from swivel.counts.importers.context import ImportContext
+from swivel.counts.importers.import_config import ImportConfig
 from swivel.errors import IS_TEXT_HINT, ConfigError, CorpusError, CountsError
 
 SUFFIXES = {
@@ -50,7 +50,7 @@ _DEFAULT_SIDES = {"edges": "undirected", "baskets": "mirrored", "glove": "same"}
 class ImportSource:
     """A source of counts: its format, files and reader."""
 
-    format: str  # one of `config.FORMATS`, or "memory" for an object
+    format: str  # one of `import_config.FORMATS`, or "memory" for an object
     files: tuple[Path, ...]  # in order; () for an object
     size: float | None  # bytes, rows or cells; None if unknown
     read: Callable[[ImportContext], Iterator[Any]]  # yields chunks, or batches of baskets

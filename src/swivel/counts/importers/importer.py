@@ -19,10 +19,10 @@ from swivel.corpus import digest_sources, to_facts
 from swivel.counts.builder import building_bytes
 from swivel.counts.importers.baskets import BasketSpill
 from swivel.counts.importers.build import build_matrix
-from swivel.counts.importers.config import ImportConfig, refuse_idle_settings
 from swivel.counts.importers.context import ImportContext, as_labels
 from swivel.counts.importers.detect import ImportSource, find_source
 from swivel.counts.importers.glove import read_label_file
+from swivel.counts.importers.import_config import ImportConfig, refuse_idle_settings
 from swivel.counts.importers.spill import CellSpill
 from swivel.counts.matrix import Matrix
 from swivel.counts.matrix_folder import open_matrix
@@ -82,28 +82,28 @@ def import_counts(
     """
     options = options or RunOptions()
     config = _make_config(settings)
-    found = find_source(source, config, out)
-    refuse_idle_settings(config, found.format, found.name)
+    origin = find_source(source, config, out)
+    refuse_idle_settings(config, origin.format, origin.name)
 
     labels = [_read_labels(row_labels), _read_labels(column_labels)]
     label_files = [Path(file) for file in (row_labels, column_labels) if isinstance(file, (str, Path))]
 
-    with output_folder(out, [*found.local_files, *label_files], options) as output:
+    with output_folder(out, [*origin.local_files, *label_files], options) as output:
         record: dict[str, Any] = {"config": {"import": result_settings(config)}}
         if output.path is not None:
             digests = digest_sources(
-                found.local_files, known=output.path, threads=options.thread_count, progress=options.progress
+                origin.local_files, known=output.path, threads=options.thread_count, progress=options.progress
             )
-            record["inputs"] = found.fingerprints(digests)
+            record["inputs"] = origin.fingerprints(digests)
             if record["inputs"] and labels != [None, None]:
                 record["inputs"]["labels"] = fingerprint(labels)
             if output.has_result("matrix", record):
                 return open_matrix(output.path)
             record["facts"] = to_facts(digests)
 
-        with _working_folder(output, found) as path:
+        with _working_folder(output, origin) as path:
             check_libraries("importing")
-            matrix = _import(found, config, labels, path, record, options)
+            matrix = _import(origin, config, labels, path, record, options)
             return matrix if output.path is not None else matrix.to_memory()
 
 

@@ -47,7 +47,7 @@ class LineBlock:
 def read_lines(file: Path) -> Iterator[LineBlock]:
     """Yield the lines of a file in blocks of about a megabyte, with LF line ends and no byte order mark."""
     name = "standard input" if file == STDIN else str(file)
-    held = b""  # the start of a line that continues in the next block
+    begun_line = b""  # the start of a line that continues in the next block
     cost = 0
     first = 1
 
@@ -56,19 +56,19 @@ def read_lines(file: Path) -> Iterator[LineBlock]:
             cost += block.cost
             whole, feed, rest = block.data.rpartition(b"\n")
             if not feed:
-                held += rest
+                begun_line += rest
             else:
-                lines = LineBlock(name, first, _with_feeds(held + whole), cost)
+                lines = LineBlock(name, first, _with_feeds(begun_line + whole), cost)
                 yield lines
                 first += lines.data.count(b"\n")
-                held = rest
+                begun_line = rest
                 cost = 0
 
-            if len(held) > MAX_LINE_BYTES:
+            if len(begun_line) > MAX_LINE_BYTES:
                 raise CountsError(f"{name}, line {first:,}: longer than {MAX_LINE_BYTES:,} bytes; is this a text file?")
 
-    if held:
-        yield LineBlock(name, first, _with_feeds(held), cost)
+    if begun_line:
+        yield LineBlock(name, first, _with_feeds(begun_line), cost)
 
 
 def _with_feeds(data: bytes) -> bytes:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from swivel.counts.block_layout import Ints
 from swivel.counts.importers.context import ImportChunk, ImportContext, refuse_ids
 from swivel.counts.importers.delimited import FieldBatch, parse_numbers, split_fields
 from swivel.counts.importers.lines import LineBlock, read_lines
-from swivel.counts.layout import Ints
 from swivel.errors import CountsError
 
 _HEADER = "%%MatrixMarket matrix coordinate"
@@ -21,7 +21,7 @@ def read_market(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
     """Yield the cells of a Matrix Market file: real, integer or pattern; general or symmetric."""
     blocks = read_lines(file)
     kind, symmetry, size, rest = _read_header(file, blocks)
-    rows, columns, promised = size
+    rows, columns, announced_entries = size
 
     if symmetry == "symmetric" and context.config.sides is None:
         context.sides = "undirected"
@@ -39,8 +39,8 @@ def read_market(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
         entries += len(batch.numbers)
         context.task.advance(block.cost)
 
-    if entries != promised:
-        raise CountsError(f"{file}: the header announces {promised:,} entries, but there are {entries:,}")
+    if entries != announced_entries:
+        raise CountsError(f"{file}: the header announces {announced_entries:,} entries, but there are {entries:,}")
 
 
 def _read_header(file: Path, blocks: Iterator[LineBlock]) -> tuple[str, str, list[int], LineBlock]:
@@ -74,6 +74,6 @@ def _parse_kinds(line: bytes, place: str) -> list[str]:
 
 def _read_ids(batch: FieldBatch, column: int, size: int) -> Ints:
     values = parse_numbers(batch.column(column), batch.place, "index")
-    wrong = ~((values >= 1) & (values <= size) & (values == np.floor(values)))
-    refuse_ids(wrong, values, batch.place, "index", f"is not in 1 to {size:,}")
+    is_wrong = ~((values >= 1) & (values <= size) & (values == np.floor(values)))
+    refuse_ids(is_wrong, values, batch.place, "index", f"is not in 1 to {size:,}")
     return values.astype(np.int64) - 1

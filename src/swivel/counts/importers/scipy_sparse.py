@@ -17,9 +17,9 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from swivel.counts.block_layout import Ints
 from swivel.counts.importers.context import ImportChunk, ImportContext, Place, refuse_ids
 from swivel.counts.importers.spill import PIECE
-from swivel.counts.layout import Ints
 from swivel.errors import CountsError, MemoryBudgetError
 from swivel.storage.npy import ArrayHeader, read_array_header
 
@@ -42,17 +42,17 @@ def read_sparse(matrix: Any, context: ImportContext) -> Iterator[ImportChunk]:
 
         matrix = scipy.sparse.csr_array(_check_kind(np.asarray(matrix), name))
 
-    held = matrix.tocsr()
-    _check_kind(held.data, name)
-    rows_total, columns_total = held.shape
+    rowwise = matrix.tocsr()
+    _check_kind(rowwise.data, name)
+    rows_total, columns_total = rowwise.shape
     context.set_shape(rows_total, columns_total, name)
-    indptr = np.asarray(held.indptr, np.int64)
+    indptr = np.asarray(rowwise.indptr, np.int64)
 
-    for first in range(0, held.nnz, PIECE):
-        last = min(first + PIECE, held.nnz)
+    for first in range(0, rowwise.nnz, PIECE):
+        last = min(first + PIECE, rowwise.nnz)
         rows = _find_rows(indptr, first, last)
-        columns = np.asarray(held.indices[first:last], np.int64)
-        counts = np.asarray(held.data[first:last], np.float64)
+        columns = np.asarray(rowwise.indices[first:last], np.int64)
+        counts = np.asarray(rowwise.data[first:last], np.float64)
         _check_range(columns, columns_total, "column", _number_values(name, first))
         yield ImportChunk(rows, columns, counts, _name_cells(name, rows, columns))
         context.task.advance(last - first)
@@ -94,10 +94,10 @@ class _NpzMember:
 
     def take(self, count: int) -> NDArray[Any]:
         """Return the next `count` values; raise ValueError if the array is shorter."""
-        wanted = count * self.header.dtype.itemsize
-        data = self.file.read(wanted)
-        if len(data) != wanted:
-            raise ValueError(f"array ends after {len(data)} of {wanted} bytes")
+        size = count * self.header.dtype.itemsize
+        data = self.file.read(size)
+        if len(data) != size:
+            raise ValueError(f"array ends after {len(data)} of {size} bytes")
         return np.frombuffer(data, self.header.dtype)
 
     def take_ids(self, count: int) -> Ints:
@@ -108,40 +108,35 @@ class _NpzMember:
         return values.astype(np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class _Archive:
-    """The arrays of an .npz file of `size` bytes, with their claimed sizes checked against it."""
+def _open_member(archive: zipfile.ZipFile, name: str, kinds: str, dimensions: int = 1) -> _NpzMember:
+    """Return an array of an .npz file, after its claimed size was compared with that of the file."""
+    try:
+        info = archive.getinfo(f"{name}.npy")
+    except KeyError:
+        raise ValueError(f"no array {name!r}") from None
 
-    archive: zipfile.ZipFile
-    size: int
+    archive_size = Path(str(archive.filename)).stat().st_size
+    if info.compress_size > archive_size or info.file_size > _MAX_INFLATION * (info.compress_size + 1):
+        raise ValueError(f"array {name!r} claims {info.file_size:,} bytes")
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # NumPy writes no others
+        raise ValueError(f"array {name!r} has an unsupported compression")
 
-    def open(self, name: str, kinds: str, dimensions: int = 1) -> _NpzMember:
-        try:
-            info = self.archive.getinfo(f"{name}.npy")
-        except KeyError:
-            raise ValueError(f"no array {name!r}") from None
+    file = archive.open(info)
+    header = read_array_header(file)
+    if header.nbytes > info.file_size:
+        raise ValueError(f"array {name!r} claims {header.size:,} values in {info.file_size:,} bytes")
+    if len(header.shape) != dimensions or header.dtype.kind not in kinds:
+        raise ValueError(f"array {name!r} is {header.dtype} with {len(header.shape)} dimensions")
 
-        if info.compress_size > self.size or info.file_size > _MAX_INFLATION * (info.compress_size + 1):
-            raise ValueError(f"array {name!r} claims {info.file_size:,} bytes")
-        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # NumPy writes no others
-            raise ValueError(f"array {name!r} has an unsupported compression")
-
-        file = self.archive.open(info)
-        header = read_array_header(file)
-        if header.nbytes > info.file_size:
-            raise ValueError(f"array {name!r} claims {header.size:,} values in {info.file_size:,} bytes")
-        if len(header.shape) != dimensions or header.dtype.kind not in kinds:
-            raise ValueError(f"array {name!r} is {header.dtype} with {len(header.shape)} dimensions")
-
-        return _NpzMember(file, header)
+    return _NpzMember(file, header)
 
 
 @contextlib.contextmanager
-def _open_archive(file: Path) -> Iterator[_Archive]:
-    """Yield the arrays of a file; errors become a CountsError with its name."""
+def _open_archive(file: Path) -> Iterator[zipfile.ZipFile]:
+    """Open an .npz file; errors become a CountsError with its name."""
     try:
-        with zipfile.ZipFile(file) as opened:
-            yield _Archive(opened, file.stat().st_size)
+        with zipfile.ZipFile(file) as archive:
+            yield archive
     except CountsError:
         raise
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
@@ -151,8 +146,8 @@ def _open_archive(file: Path) -> Iterator[_Archive]:
 def read_npz(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
     """Yield the cells of a file written by `scipy.sparse.save_npz`: csr, csc or coo."""
     with _open_archive(file) as archive:
-        kind = str(archive.open("format", "SU", dimensions=0).take(1).astype(str)[0])
-        shape = archive.open("shape", "iu")
+        kind = str(_open_member(archive, "format", "SU", dimensions=0).take(1).astype(str)[0])
+        shape = _open_member(archive, "shape", "iu")
         if shape.size != 2:
             raise ValueError(f"shape has {shape.size} dimensions")
 
@@ -162,7 +157,8 @@ def read_npz(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
         if kind not in ("csr", "csc", "coo"):
             raise CountsError(f"{file}: unsupported matrix format {kind[:20]!r}; save it as csr, csc or coo")
 
-        data = archive.open("data", "biuf")
+        data = _open_member(archive, "data", "biuf")
+        file_size = file.stat().st_size
         context.set_shape(rows, columns, str(file))
         if kind == "coo":
             pieces = _read_coo(archive, data.size)
@@ -177,13 +173,13 @@ def read_npz(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
             _check_range(row_ids, rows, "row", place)
             _check_range(column_ids, columns, "column", place)
             yield ImportChunk(row_ids, column_ids, data.take(row_ids.size).astype(np.float64), place)
-            context.task.advance(archive.size * row_ids.size / data.size)
+            context.task.advance(file_size * row_ids.size / data.size)
 
 
-def _read_coo(archive: _Archive, size: int) -> Iterator[tuple[int, Ints, Ints]]:
+def _read_coo(archive: zipfile.ZipFile, size: int) -> Iterator[tuple[int, Ints, Ints]]:
     """Yield the first stored value, the rows and the columns of each piece."""
-    rows = archive.open("row", "iu")
-    columns = archive.open("col", "iu")
+    rows = _open_member(archive, "row", "iu")
+    columns = _open_member(archive, "col", "iu")
     if not rows.size == columns.size == size:
         raise ValueError(f"{rows.size:,} rows, {columns.size:,} columns and {size:,} values")
 
@@ -192,10 +188,12 @@ def _read_coo(archive: _Archive, size: int) -> Iterator[tuple[int, Ints, Ints]]:
         yield first, rows.take_ids(count), columns.take_ids(count)
 
 
-def _read_compressed(archive: _Archive, size: int, majors: int, max_bytes: int) -> Iterator[tuple[int, Ints, Ints]]:
+def _read_compressed(
+    archive: zipfile.ZipFile, size: int, majors: int, max_bytes: int
+) -> Iterator[tuple[int, Ints, Ints]]:
     """Yield the first stored value, the rows and the columns of each piece of csr; of csc, columns and rows."""
-    pointers = archive.open("indptr", "iu")
-    indices = archive.open("indices", "iu")
+    pointers = _open_member(archive, "indptr", "iu")
+    indices = _open_member(archive, "indices", "iu")
     if pointers.size != majors + 1 or indices.size != size:
         raise ValueError(f"{pointers.size:,} pointers and {indices.size:,} indices for {size:,} values")
     if 16 * pointers.size > max_bytes:

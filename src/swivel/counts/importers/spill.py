@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from swivel.counts.block_layout import Ints, UnitCells
 from swivel.counts.builder import to_units
 from swivel.counts.importers.context import ImportChunk, Place
-from swivel.counts.layout import Ints, UnitCells
 from swivel.errors import CountsError
 from swivel.storage import ArrayAppender
 
@@ -61,6 +61,7 @@ class UnitFinder:
         with np.errstate(over="ignore"):  # `choose_unit` raises an error if the total overflows
             self._total += float(counts.sum())
 
+        # Candidates only drop out: a unit that does not fit a chunk cannot fit the source.
         while self._left and not _fits(counts, self._left[0]):
             del self._left[0]
 
@@ -80,6 +81,7 @@ class UnitFinder:
 
     def _choose_binary(self) -> int:
         """Return the power of 2 that keeps the smallest count precise and the largest count in 32 bits."""
+        # With unit 2^bits, a count x has about bits + log2(x) bits.
         smallest = math.floor(math.log2(self._smallest))
         largest = math.ceil(math.log2(self.largest))
         bits = min(_GOOD_BITS - smallest, _STORED_BITS - largest)
@@ -149,10 +151,10 @@ class CellSpill(SpillFiles):
 
         counts = np.ones(chunk.rows.size) if chunk.counts is None else chunk.counts
         refuse_bad_counts(counts, chunk.place)
-        kept: Any = slice(None) if counts.all() else counts > 0
-        counts = counts[kept]
+        is_positive: Any = slice(None) if counts.all() else counts > 0
+        counts = counts[is_positive]
         self._finder.look_at(counts)
-        self.append(chunk.rows[kept], chunk.columns[kept], counts)
+        self.append(chunk.rows[is_positive], chunk.columns[is_positive], counts)
 
     def finish(self, name: str) -> None:
         """Close the files and choose the unit; raise CountsError if the source `name` has no counts."""
@@ -177,9 +179,9 @@ class CellSpill(SpillFiles):
 
 def refuse_bad_counts(counts: NDArray[np.float64], place: Place) -> None:
     """Raise CountsError for the first count that is negative or not finite."""
-    wrong = ~((counts >= 0) & (counts < np.inf))
-    if wrong.any():
-        index = int(wrong.argmax())
+    is_wrong = ~((counts >= 0) & (counts < np.inf))
+    if is_wrong.any():
+        index = int(is_wrong.argmax())
         reason = "negative" if counts[index] < 0 else "not finite"
         raise CountsError(
             f"{place(index)}: the count {counts[index]:g} is {reason}; counts must be finite and not negative"

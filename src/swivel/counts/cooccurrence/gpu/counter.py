@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from swivel.config import CountConfig
 from swivel.corpus.vocabulary import GAP, Vocabulary
-from swivel.counts.cooccurrence.count import CountJob, make_spec
-from swivel.counts.cooccurrence.gpu.cells import DeviceCounts, FetchedPiece, Fetcher, merge_cells, sum_pairs
-from swivel.counts.cooccurrence.gpu.pairs import choose_writer, make_writer
-from swivel.counts.cooccurrence.gpu.plan import (
+from swivel.counts.block_layout import Layout
+from swivel.counts.cooccurrence.corpus_count import make_spec
+from swivel.counts.cooccurrence.count_plan import Survey, estimate_disk, split_places, survey_corpus
+from swivel.counts.cooccurrence.gpu.device_plan import (
     PairRules,
     choose_capacity,
     estimate_pairs,
@@ -31,17 +31,18 @@ from swivel.counts.cooccurrence.gpu.plan import (
     share_memory,
     split_shards,
 )
-from swivel.counts.cooccurrence.plan import Forecast, Survey, estimate_disk, split_places, survey_corpus
-from swivel.counts.layout import Layout
-from swivel.counts.shards import ShardPiece
+from swivel.counts.cooccurrence.gpu.pair_sums import DeviceCells, FetchedPiece, Fetcher, merge_cells, sum_pairs
+from swivel.counts.cooccurrence.gpu.pairs import choose_writer, make_writer
+from swivel.counts.shards import CellArrays
 from swivel.errors import ConfigError
+from swivel.runtime.options import RunOptions
 from swivel.runtime.parallel import take_in_order
-from swivel.runtime.resources import format_bytes, free_memory
+from swivel.runtime.resources import format_bytes, free_memory, parse_bytes
 
 _SAMPLE_PLACES = 1 << 24  # sample in which the words of each block are counted
 _SHARE_OF_FREE = 0.9
 _PAIRS_PER_SECOND = 3.8e9  # measured end to end with a prototype on an H200; for the forecast only
-_WARM_UP_BYTES = 1 << 26  # of the device
+_WARM_UP_MEMORY = "64MiB"
 _MAX_WARM_WINDOW = 1_000
 _PIECE_BYTES_PER_CELL = 64  # position and count of the up to four pieces in flight, with a margin
 
@@ -54,21 +55,22 @@ class DeviceCounter:
         ids: NDArray[np.uint32],
         layout: Layout,
         config: CountConfig,
-        job: CountJob,
         survey: Survey,
+        options: RunOptions,
+        device: str,
         *,
         writer: str = "auto",
     ) -> None:
         self.ids = ids
         self.layout = layout
         self.tokens = survey.tokens
-        self.threads = job.threads
-        self.device = open_device(job.device)
-        self.memory_bytes = free_device_memory(self.device) if job.device_memory is None else job.device_memory
+        self.threads = options.thread_count
+        self.device = open_device(device)
+        self.memory_bytes = device_budget(self.device, config)
         self.rules = make_rules(layout, config, longest=survey.longest)
         self.share = share_memory(self.memory_bytes, ids.size, self.rules)
         self.writer = choose_writer(writer, self.device)
-        self.piece_cells = max(1, job.memory_bytes // _PIECE_BYTES_PER_CELL)
+        self.piece_cells = max(1, options.memory_bytes // _PIECE_BYTES_PER_CELL)
         self.seconds = dict.fromkeys(("copy", "generate", "sort", "sum", "fetch"), 0.0)  # spent in each step so far
         self.groups = 0  # groups of shards sorted so far
         self._fetcher = Fetcher(self.device, self.rules, max_cells=self.piece_cells)
@@ -76,18 +78,18 @@ class DeviceCounter:
     def __str__(self) -> str:
         return f"counting on {self.device} with {self.writer}, using {format_bytes(self.memory_bytes)} of its memory"
 
-    def forecast(self, cells: int) -> Forecast:
-        """Return the estimated cost of a matrix of `cells` cells, in memory and disk of the host."""
+    def forecast(self, cells: int) -> tuple[int, int, float]:
+        """Return the estimated disk and memory of the host, in bytes, and the seconds of counting `cells` cells."""
         stored, disk = estimate_disk(cells, self.layout, len(self.chunks()))
         pairs = self.ids.size * self.rules.reach * (1 if self.rules.symmetric else 2)
         memory = 8 * self.share.staged_places + 32 * min(self.piece_cells, int(stored))
-        return Forecast(cells, disk, memory, pairs / _PAIRS_PER_SECOND)
+        return disk, memory, pairs / _PAIRS_PER_SECOND
 
     def chunks(self) -> list[tuple[int, int]]:
         """Return the ranges of places to count: a single one if the corpus fits on the device."""
         return split_places(self.ids.size, self.share.chunk_places)
 
-    def count_chunk(self, first: int, last: int) -> Iterator[tuple[ShardPiece, int]]:
+    def count_chunk(self, first: int, last: int) -> Iterator[tuple[CellArrays, int]]:
         """Yield the cells of the pairs whose earlier place is in the chunk, all shards once, in order.
 
         With each piece comes the number of tokens done since the previous one. Tokens are not counted per group of
@@ -99,21 +101,23 @@ class DeviceCounter:
             estimates = estimate_pairs(self.rules, _tally_blocks(slots, self.rules), places=last - first)
 
         chunk = _CorpusChunk(self, slots, last - first, choose_capacity(estimates, self.share, self.rules))
-        done = np.concatenate([[0.0], np.cumsum(estimates)]) / max(float(estimates.sum()), 1e-9)
+        share = np.concatenate([[0.0], np.cumsum(estimates)]) / max(float(estimates.sum()), 1e-9)
         reported = self.tokens * first // self.ids.size
         pieces = self._fetch(chunk, estimates)
 
         # One thread drives the device, two pieces ahead of the caller.
         with ThreadPoolExecutor(1) as pool:
-            following = iter(lambda: pool.submit(next, pieces, None), None)
-            for fetched in take_in_order(following, ahead=2):
+            futures = iter(lambda: pool.submit(next, pieces, None), None)
+            for fetched in take_in_order(futures, ahead=2):
                 if fetched is None:
                     return
-                with self._timed("fetch"):
-                    piece = fetched.wait()
+                stop, piece, arrival = fetched
+                if arrival is not None:
+                    with self._timed("fetch"):
+                        arrival.synchronize()
 
-                is_last = fetched.stop == self.layout.shards
-                places = last if is_last else first + int(done[fetched.stop] * (last - first))
+                is_last = stop == self.layout.shards
+                places = last if is_last else first + int(share[stop] * (last - first))
                 reached = self.tokens * places // self.ids.size
                 yield piece, reached - reported
                 reported = reached
@@ -126,8 +130,8 @@ class DeviceCounter:
     def _fetch(self, chunk: _CorpusChunk, estimates: NDArray[np.float64]) -> Iterator[FetchedPiece]:
         groups = split_shards(estimates, max_pairs=chunk.keys.numel(), max_shards=self.rules.max_shards)
         for shards in groups:
-            for cells in chunk.count_shards(shards, range(chunk.places)):
-                yield from self._fetcher.fetch(cells)
+            for part, cells in chunk.count_shards(shards, range(chunk.places)):
+                yield from self._fetcher.fetch(part, cells)
 
     @contextmanager
     def _timed(self, part: str) -> Iterator[None]:
@@ -143,30 +147,30 @@ class _CorpusChunk:
         self.counter = counter
         self.places = places
         self.keys = torch.empty(capacity, dtype=torch.int64, device=counter.device)
-        self._writer = make_writer(counter.writer, slots, counter.rules, tile=counter.share.tile_places)
+        self._write = make_writer(counter.writer, slots, counter.rules, tile=counter.share.tile_places)
 
-    def count_shards(self, shards: range, places: range) -> Iterator[DeviceCounts]:
-        """Yield the cells of `shards`, in several parts if they have more pairs than estimated."""
+    def count_shards(self, shards: range, places: range) -> Iterator[tuple[range, DeviceCells]]:
+        """Yield `shards` and their cells, in several parts if they have more pairs than estimated."""
         cells = self._count_once(shards, places)
         if cells is not None:
-            yield cells
+            yield shards, cells
         elif len(shards) > 1:
             for half in _halve(shards):
                 yield from self.count_shards(half, places)
         else:
-            yield self._count_by_places(shards, places)
+            yield shards, self._count_by_places(shards, places)
 
-    def _count_by_places(self, shards: range, places: range) -> DeviceCounts:
+    def _count_by_places(self, shards: range, places: range) -> DeviceCells:
         """Return the cells of one shard whose pairs do not fit in the buffer, counted by halves of the corpus."""
         halves = [self._count_once(shards, half) or self._count_by_places(shards, half) for half in _halve(places)]
         return merge_cells(*halves)
 
-    def _count_once(self, shards: range, places: range) -> DeviceCounts | None:
+    def _count_once(self, shards: range, places: range) -> DeviceCells | None:
         """Return the cells, or None if the keys of all pairs do not fit in the buffer."""
         # Each step ends with a value that the host waits for, so its time does not include earlier steps.
         timed = self.counter._timed
         with timed("generate"):
-            total = self._writer.write(self.keys, shards, places)
+            total = self._write(self.keys, shards, places)
 
         if total > self.keys.numel():
             return None
@@ -176,7 +180,7 @@ class _CorpusChunk:
             keys, counts = torch.unique(self.keys[:total], return_counts=True)
 
         with timed("sum"):
-            return DeviceCounts(shards, *sum_pairs(keys, counts, self.counter.rules))
+            return sum_pairs(keys, counts, self.counter.rules)
 
 
 def _halve(numbers: range) -> tuple[range, range]:
@@ -207,15 +211,18 @@ def warm_up(device: str, config: CountConfig) -> None:
     ids = np.full(window + 2, GAP, np.uint32)
     ids[[0, 1, -1]] = 0  # neighbors, and a pair as far apart as the window allows
     layout = make_spec(Vocabulary(["word"]), config).layout()
-    job = CountJob(path=Path(), device=device, device_memory=_WARM_UP_BYTES)
-    counter = DeviceCounter(ids, layout, config, job, survey_corpus(ids, layout.rows, threads=1))
+    config = replace(config, device_memory=_WARM_UP_MEMORY)
+    survey = survey_corpus(ids, layout.rows, config, threads=1)
+    counter = DeviceCounter(ids, layout, config, survey, RunOptions(threads=1, memory=_WARM_UP_MEMORY), device)
     for first, last in counter.chunks():
         for _ in counter.count_chunk(first, last):
             pass
 
 
-def free_device_memory(device: torch.device) -> int:
-    """Return the memory budget of a device in bytes: 90 % of the free memory, or half of it on the host."""
+def device_budget(device: torch.device, config: CountConfig) -> int:
+    """Return the bytes of device memory to use: by default 90 % of the free memory, or half of it on the host."""
+    if config.device_memory is not None:
+        return parse_bytes(config.device_memory)
     if device.type != "cuda":
         return free_memory() // 2
     torch.cuda.empty_cache()

@@ -1,73 +1,70 @@
-"""Generate the keys of the pairs in a corpus on a device, in plain torch; `kernels` does the same in Triton.
+"""Generate the keys of the pairs in a corpus on a device, in plain torch; `pair_kernels` does the same in Triton.
 
-See `plan` for slots and keys. The keys of a range of shards are written in no particular order.
+See `device_plan` for slots and keys. The keys of a range of shards are written in no particular order.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import partial
+from typing import TypeAlias
 
 import torch
 
-from swivel.counts.cooccurrence.gpu.plan import PairRules
+from swivel.counts.cooccurrence.gpu.device_plan import PairRules
 from swivel.errors import MissingExtra
 
-if TYPE_CHECKING:
-    from swivel.counts.cooccurrence.gpu.kernels import TritonPairs
+# Called with a buffer for keys, a range of shards and a range of places, it writes the keys of these places in these
+# shards, and returns their number, which may exceed the length of the buffer.
+PairWriter: TypeAlias = Callable[[torch.Tensor, range, range], int]
 
 
-@dataclass(frozen=True, slots=True)
-class TorchPairs:
-    """Writes keys with plain torch operations, on any device, `tile` places at a time."""
+def write_tiles(
+    slots: torch.Tensor,
+    tables: torch.Tensor,
+    rules: PairRules,
+    tile: int,
+    keys: torch.Tensor,
+    shards: range,
+    places: range,
+) -> int:
+    """Write keys with plain torch operations, on any device, `tile` places at a time; see `PairWriter`."""
+    reach = rules.reach
+    used = 0
 
-    slots: torch.Tensor
-    tables: torch.Tensor
-    rules: PairRules
-    tile: int
-
-    def write(self, keys: torch.Tensor, shards: range, places: range) -> int:
-        """Write the keys of `places` in `shards`; return their number, which may exceed the length of `keys`."""
-        used = 0
-        for first in range(places.start, places.stop, self.tile):
-            for tile_keys in self._find(shards, first, min(first + self.tile, places.stop)):
-                target = keys[used : used + tile_keys.numel()]
-                target.copy_(tile_keys[: target.numel()])
-                used += tile_keys.numel()
-        return used
-
-    def _find(self, shards: range, first: int, last: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the keys with the later word as column, and the keys with the earlier word as column."""
-        reach = self.rules.reach
-        word = self.slots[first:last, None]
-        others = self.slots[first + 1 : last + reach].unfold(0, reach, 1)
+    for first in range(places.start, places.stop, tile):
+        last = min(first + tile, places.stop)
+        word = slots[first:last, None]
+        others = slots[first + 1 : last + reach].unfold(0, reach, 1)
         # A pair is linked if both places hold words and no break (-1) is between them.
         linked = (word >= 0) & (others >= 0) & (others.eq(-1).cumsum(1, dtype=torch.int32) == 0)
         word = word.expand_as(others)
 
-        return (
-            self._select(linked, word, others, self.tables[:2], shards),
-            self._select(linked, others, word, self.tables[2:], shards),
-        )
+        # The later word as column of the earlier one, then the earlier word as column of the later one.
+        for row, column, table in ((word, others, tables[:2]), (others, word, tables[2:])):
+            pair_keys = _make_keys(linked, row, column, table, rules, shards)
+            target = keys[used : used + pair_keys.numel()]
+            target.copy_(pair_keys[: target.numel()])
+            used += pair_keys.numel()
 
-    def _select(
-        self, linked: torch.Tensor, row: torch.Tensor, column: torch.Tensor, table: torch.Tensor, shards: range
-    ) -> torch.Tensor:
-        rules = self.rules
-        part, weight = table
-        shard = (row >> 16) * (rules.blocks * rules.parts) + (column >> 16) * rules.parts + part
-        wanted = linked & (shard >= shards.start) & (shard < shards.stop) & (weight >= 0)
-        if rules.symmetric:
-            wanted &= (row >> 16) <= (column >> 16)
+    return used
 
-        # shard | local row | local column | weight index, from the highest to the lowest bits
-        key: torch.Tensor = shard[wanted].long() - shards.start
-        for field, bits in ((row, rules.local_bits), (column, rules.local_bits), (weight, rules.weight_bits)):
-            value = field.expand_as(shard)[wanted].long()
-            key = key << bits | (value if field is weight else value & 0xFFFF)
 
-        return key
+def _make_keys(
+    linked: torch.Tensor, row: torch.Tensor, column: torch.Tensor, table: torch.Tensor, rules: PairRules, shards: range
+) -> torch.Tensor:
+    part, weight = table
+    shard = (row >> 16) * (rules.blocks * rules.parts) + (column >> 16) * rules.parts + part
+    is_counted = linked & (shard >= shards.start) & (shard < shards.stop) & (weight >= 0)
+    if rules.symmetric:
+        is_counted &= (row >> 16) <= (column >> 16)
+
+    # shard | local row | local column | weight index, from the highest to the lowest bits
+    key: torch.Tensor = shard[is_counted].long() - shards.start
+    for local in (row, column):
+        key = key << rules.local_bits | local[is_counted].long() & 0xFFFF
+    return torch.bitwise_or(key << rules.weight_bits, weight.expand_as(shard)[is_counted].long())
 
 
 def choose_writer(name: str, device: torch.device) -> str:
@@ -80,12 +77,12 @@ def choose_writer(name: str, device: torch.device) -> str:
     return "triton" if has_triton and device.type == "cuda" else "torch"
 
 
-def make_writer(name: str, slots: torch.Tensor, rules: PairRules, *, tile: int) -> TorchPairs | TritonPairs:
+def make_writer(name: str, slots: torch.Tensor, rules: PairRules, *, tile: int) -> PairWriter:
     """Return the writer of that name. `slots` must have `reach` places after the last one that is counted."""
     tables = torch.from_numpy(rules.tables).to(slots.device)
     if name == "torch":
-        return TorchPairs(slots, tables, rules, tile)
+        return partial(write_tiles, slots, tables, rules, tile)
 
-    from swivel.counts.cooccurrence.gpu.kernels import TritonPairs
+    from swivel.counts.cooccurrence.gpu.pair_kernels import launch_pairs
 
-    return TritonPairs(slots, tables.contiguous(), rules)
+    return partial(launch_pairs, slots, tables, rules)

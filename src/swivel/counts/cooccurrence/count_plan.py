@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.config import CountConfig
+from swivel.counts.block_layout import Layout
 from swivel.counts.builder import STORED_BYTES
 from swivel.counts.cooccurrence.windows import part_names, place_parts
-from swivel.counts.layout import Layout
 from swivel.errors import CountsError, MemoryBudgetError
 from swivel.runtime.estimates import ResourceEstimate
 from swivel.runtime.progress import Progress
@@ -38,36 +38,13 @@ _SECONDS_PER_CELL = 6e-8
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Sizes of a corpus of ids, and the places of a sample of its words."""
+    """Sizes of a corpus of ids."""
 
     places: int
     tokens: int
     breaks: int
     longest: int  # length of the longest unit in places
-    sampled_words: NDArray[np.int64]  # ascending; the word at each sampled place
-    sampled_places: NDArray[np.int64]
-    sampled_share: float  # of the vocabulary
-
-
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """Estimated size and cost of a count."""
-
-    cells: int
-    disk_bytes: int
-    memory_bytes: int
-    seconds: float
-
-    def __str__(self) -> str:
-        cells = str(self.cells)
-        for size, letter in ((10**3, "k"), (10**6, "M"), (10**9, "G")):
-            if self.cells >= size:
-                cells = f"{self.cells / size:.3g} {letter}"
-
-        return (
-            f"about {cells} cells: {format_bytes(self.disk_bytes)} on disk, "
-            f"{format_bytes(self.memory_bytes)} of memory, {max(self.seconds, 1):.0f} s"
-        )
+    cells: int  # observed cells of the matrix, extrapolated from a sample of its rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +58,14 @@ class CountPlan:
     right: int
 
 
-def survey_corpus(ids: NDArray[np.uint32], words: int, *, threads: int) -> Survey:
-    """Read all ids once and return their sizes and the places of a sample of words.
+def survey_corpus(ids: NDArray[np.uint32], words: int, config: CountConfig, *, threads: int) -> Survey:
+    """Read all ids once and return their sizes, and the number of cells that they will have.
 
-    Raises CountsError for an id that is not in the vocabulary.
+    Raises CountsError for an id that is not in the vocabulary of so many words.
     """
-    from swivel.counts.cooccurrence import kernels
+    from swivel.counts.cooccurrence import window_kernels as kernels
 
+    # Every step-th word, from the most frequent to the rarest, so that the sample has words of all frequencies.
     step = max(1, min(ids.size // _SAMPLE_TOKENS, words // 64))
     is_sampled = np.zeros(words, np.bool_)
     is_sampled[min(step // 2, words - 1) :: step] = True
@@ -117,34 +95,28 @@ def survey_corpus(ids: NDArray[np.uint32], words: int, *, threads: int) -> Surve
         run = tail if part_breaks else run + tail
         samples.append(buffer[:sampled] + start)
 
-    places = np.concatenate(samples)
+    cells = _count_columns(ids, np.concatenate(samples), words, config) / is_sampled.mean()
+    return Survey(int(ids.size), tokens, breaks, max(longest, run), int(cells))
+
+
+def _count_columns(ids: NDArray[np.uint32], places: NDArray[np.int64], words: int, config: CountConfig) -> int:
+    """Return the number of cells of the words at these places, which are all places where these words occur."""
+    from swivel.counts.cooccurrence import window_kernels as kernels
+
+    # By word: the columns of a word are counted exactly, and only the number of words is extrapolated.
     places = places[np.argsort(ids[places], kind="stable")]
-    return Survey(
-        places=int(ids.size),
-        tokens=tokens,
-        breaks=breaks,
-        longest=max(longest, run),
-        sampled_words=ids[places].astype(np.int64),
-        sampled_places=places,
-        sampled_share=float(is_sampled.sum() / is_sampled.size),
-    )
-
-
-def sample_cells(ids: NDArray[np.uint32], words: int, config: CountConfig, survey: Survey) -> int:
-    """Return the estimated number of observed cells of the matrix, extrapolated from the sampled rows."""
-    from swivel.counts.cooccurrence import kernels
-
+    edges = np.flatnonzero(np.diff(ids[places].astype(np.int64), prepend=-1, append=-1)).tolist()
     stamps = np.zeros(words * max(len(part_names(config)), 1), np.int32)
     parts = place_parts(config)
-    edges = np.flatnonzero(np.diff(survey.sampled_words, prepend=-1, append=-1))
-    distinct = 0
+    cells = 0
 
+    # `ids` may be larger than memory: reading ahead would load pages that are not used.
     with random_reads(ids):
-        for number, (first, last) in enumerate(pairwise(edges.tolist()), 1):
-            places = survey.sampled_places[first:last]
-            distinct += kernels.sample_row(ids, places, parts, config.window_left, words, stamps, np.int32(number))
+        for number, (first, last) in enumerate(pairwise(edges), 1):
+            row = places[first:last]
+            cells += kernels.sample_row(ids, row, parts, config.window_left, words, stamps, np.int32(number))
 
-    return int(distinct / survey.sampled_share)
+    return cells
 
 
 def _chunk_memory(layout: Layout, survey: Survey, plan: CountPlan) -> int:
@@ -164,16 +136,14 @@ def _chunk_memory(layout: Layout, survey: Survey, plan: CountPlan) -> int:
     return plan.threads * workspace + tallies + in_flight + index + (2 << 20)
 
 
-def make_plan(
-    layout: Layout, config: CountConfig, survey: Survey, cells: int, *, threads: int, memory: int
-) -> CountPlan:
+def make_plan(layout: Layout, config: CountConfig, survey: Survey, *, threads: int, memory: int) -> CountPlan:
     """Return a plan that stays within `memory` bytes, or raise MemoryBudgetError with the bytes needed.
 
     If memory is short, the plan has more and smaller chunks, up to `_MAX_RUNS`, and then fewer threads.
     """
     left = min(config.window_left, max(survey.longest - 1, 1))
     right = min(config.window_right, max(survey.longest - 1, 1))
-    max_block_cells = min(layout.largest_rows * layout.columns, int(1.3 * cells / layout.row_blocks) + 1_024)
+    max_block_cells = min(layout.largest_rows * layout.columns, int(1.3 * survey.cells / layout.row_blocks) + 1_024)
 
     def plan_chunks(places: int) -> CountPlan:
         # A chunk has at most as many cells as neighbors. Blocks with frequent words have more of them than others.
@@ -192,7 +162,7 @@ def make_plan(
     if needed <= memory:
         return plan
     if threads > 1:
-        return make_plan(layout, config, survey, cells, threads=threads // 2, memory=memory)
+        return make_plan(layout, config, survey, threads=threads // 2, memory=memory)
 
     raise MemoryBudgetError(
         f"counting {layout.rows:,} x {layout.columns:,} features needs at least {needed / 2**20:,.1f} MiB of memory, "
@@ -229,21 +199,30 @@ def estimate_disk(cells: int, layout: Layout, chunks: int) -> tuple[float, int]:
     return stored, int(STORED_BYTES * stored * copies)
 
 
-def forecast_count(layout: Layout, survey: Survey, cells: int, plan: CountPlan) -> Forecast:
-    """Return the estimated cost of counting with this plan."""
+def forecast_count(layout: Layout, survey: Survey, plan: CountPlan) -> tuple[int, int, float]:
+    """Return the estimated disk and memory, in bytes, and the seconds of counting with this plan."""
     chunks = len(split_places(survey.places, plan.chunk_places))
-    stored, disk = estimate_disk(cells, layout, chunks)
+    stored, disk = estimate_disk(survey.cells, layout, chunks)
 
     neighbors = survey.tokens * (plan.left + plan.right + 1)
     seconds = (neighbors * _SECONDS_PER_NEIGHBOR + stored * _SECONDS_PER_CELL) / plan.threads
-    memory = _chunk_memory(layout, survey, plan)
+    if chunks > 1:
+        seconds *= 1.6  # merging the runs
 
-    return Forecast(cells, disk, memory, seconds * (1 if chunks == 1 else 1.6))
+    return disk, _chunk_memory(layout, survey, plan), seconds
 
 
-def announce_forecast(path: Path, forecast: Forecast, progress: Progress) -> None:
-    """Report the forecast; raise StorageError or MemoryBudgetError if disk or memory are clearly too small."""
-    progress.message(str(forecast))
-    advice = "choose a smaller vocabulary (max_size, min_count)"
+def announce_forecast(path: Path, cells: int, forecast: tuple[int, int, float], progress: Progress) -> None:
+    """Report disk, memory and seconds; raise StorageError or MemoryBudgetError if one of them is clearly too small."""
+    disk, memory, seconds = forecast
+    number = str(cells)
+    for size, letter in ((10**3, "k"), (10**6, "M"), (10**9, "G")):
+        if cells >= size:
+            number = f"{cells / size:.3g} {letter}"
+
+    costs = f"{format_bytes(disk)} on disk, {format_bytes(memory)} of memory, {max(seconds, 1):.0f} s"
+    progress.message(f"about {number} cells: {costs}")
+
     # Runs are memory-mapped while they are merged, and the finished matrix is memory-mapped too.
-    ResourceEstimate("counting", forecast.disk_bytes, forecast.memory_bytes, forecast.disk_bytes, advice).check(path)
+    advice = "choose a smaller vocabulary (max_size, min_count)"
+    ResourceEstimate("counting", disk, memory, disk, advice).check(path)

@@ -79,12 +79,12 @@ class ImportConfig:
 
 def refuse_idle_settings(config: ImportConfig, format: str, name: str) -> None:
     """Raise ConfigError for a setting that has no effect on this format."""
-    given = {field.name for field in fields(config) if getattr(config, field.name) != field.default}
+    changes = {field.name for field in fields(config) if getattr(config, field.name) != field.default}
     for setting, formats in _TAKEN_BY.items():
-        if setting in given and format not in formats:
-            known = ", ".join(kind for kind in formats if kind != "memory")
-            raise ConfigError(f"{setting} applies to {known}, but {name} is read as {format}; omit it, or pass format")
-    if "weight" in given and config.window is None:
+        if setting in changes and format not in formats:
+            takers = ", ".join(kind for kind in formats if kind != "memory")
+            raise ConfigError(f"{setting} applies to {takers}, but {name} is read as {format}; omit it, or pass format")
+    if "weight" in changes and config.window is None:
         raise ConfigError("weight applies to distances in a window; pass window")
 
 

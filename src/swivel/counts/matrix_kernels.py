@@ -36,6 +36,7 @@ def add_sums(shape, first, lengths, positions, counts, row_sums, column_sums):  
         add_columns = not (shape.symmetric and row_block == column_block)
 
         for _ in range(lengths[number]):
+            # Row r of the matrix is row_block + local row * row_blocks, because blocks are interleaved.
             count = np.int64(counts[cell])
             row_sums[row_block + np.int64(positions[cell] >> 16) * shape.row_blocks] += count
             if add_columns:
@@ -77,6 +78,7 @@ def _merge_shard(runs, shard, cursors, acc, touched, positions, units, used):  #
             cell = cursors[run]
             last = runs.offsets[run, shard + 1]
 
+            # Cells of a run are sorted, so those of the row are the next ones; the cursor stops at the row after it.
             while cell < last and np.int64(runs.positions[cell] >> 16) == row:
                 column = np.int64(runs.positions[cell] & 0xFFFF)
                 acc[column] += _true_count(runs, cell)
@@ -101,6 +103,7 @@ def _merge_shard(runs, shard, cursors, acc, touched, positions, units, used):  #
 def merge_shards(runs, first, lengths, columns, positions, units):  # type: ignore[no-untyped-def]
     """Merge the shards that start at `first`, write the cells of each to `lengths`, and return the total."""
     groups = (columns + GROUP - 1) // GROUP
+    # One accumulator for all shards: it is zero between rows, so it is never cleared as a whole.
     acc = np.zeros(groups * GROUP, np.int64)
     touched = np.zeros(groups, np.uint8)
     cursors = np.zeros(runs.offsets.shape[0], np.int64)
@@ -112,17 +115,6 @@ def merge_shards(runs, first, lengths, columns, positions, units):  # type: igno
         lengths[number] = used - before
 
     return used
-
-
-class Tables(NamedTuple):
-    """New block << 16 | new local position for each [old block, old local position], for rows and for columns.
-
-    Looking positions up in tables instead of dividing saved 20 to 33 % of the CPU time of re-blocking 64 M cells (one
-    run each, on a machine with other load). For a symmetric matrix the two tables are equal.
-    """
-
-    as_row: np.ndarray
-    as_column: np.ndarray
 
 
 @_jit
@@ -141,8 +133,12 @@ def _put_cell(new, row, column, count, nexts, packed):  # type: ignore[no-untype
 
 
 @_jit
-def move_cells(old, new, tables, arrays, shards, nexts, packed):  # type: ignore[no-untyped-def]
+def move_cells(old, new, as_row, as_column, arrays, shards, nexts, packed):  # type: ignore[no-untyped-def]
     """Write the cells of a range of old shards to their new shards, as position << 32 | count.
+
+    `as_row` and `as_column` are new block << 16 | new local position for each [old block, old local position]. Looking
+    positions up in tables instead of dividing saved 20 to 33 % of the CPU time of re-blocking 64 M cells (one run each,
+    on a machine with other load). For a symmetric matrix the two tables are equal.
 
     `nexts[shard]` is the next free index of each new shard in `packed`. If `packed` is empty, cells are only counted,
     in `nexts`. Each thread has its own range and its own `nexts`, so no two threads write to the same index.
@@ -156,14 +152,15 @@ def move_cells(old, new, tables, arrays, shards, nexts, packed):  # type: ignore
             row = arrays.positions[cell] >> 16
             column = arrays.positions[cell] & 0xFFFF
             count = arrays.counts[cell]
-            _put_cell(new, tables.as_row[i, row], tables.as_column[j, column], count, nexts, packed)
+            _put_cell(new, as_row[i, row], as_column[j, column], count, nexts, packed)
+            # The mirror may belong to a new shard that is stored, even if this cell does not.
             if has_mirror:
-                _put_cell(new, tables.as_row[j, column], tables.as_column[i, row], count, nexts, packed)
+                _put_cell(new, as_row[j, column], as_column[i, row], count, nexts, packed)
 
 
 @_jit
-def count_pairs(baskets, places, starts, span, found):  # type: ignore[no-untyped-def]
-    """Write the cells of the items of a span to `found`: item, item behind it, units. Return the number of cells.
+def count_pairs(baskets, places, starts, span, block):  # type: ignore[no-untyped-def]
+    """Write the cells of the items of a span to `block`: item, item behind it, units. Return the number of cells.
 
     `baskets` are the items of all baskets, the number of items that each is paired with, and the units by distance.
     The occurrences of item n are `places[starts[n] : starts[n + 1]]`.
@@ -178,15 +175,17 @@ def count_pairs(baskets, places, starts, span, found):  # type: ignore[no-untype
             place = places[occurrence]
             for distance in range(after[place]):
                 other = items[place + distance + 1]
+                # A sum of 0 marks an item that this one has not met: weights are positive.
                 if sums[other] == 0:
-                    found[1, used] = other
+                    block[1, used] = other
                     used += 1
                 sums[other] += weights[distance]
 
+        # Write the sums, and clear them for the next item: only those that were changed.
         for cell in range(before, used):
-            other = found[1, cell]
-            found[0, cell] = item
-            found[2, cell] = sums[other]
+            other = block[1, cell]
+            block[0, cell] = item
+            block[2, cell] = sums[other]
             sums[other] = 0
 
     return used

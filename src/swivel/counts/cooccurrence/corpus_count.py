@@ -6,7 +6,6 @@ import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +15,13 @@ from numpy.typing import NDArray
 from swivel.config import CountConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
-from swivel.counts.cooccurrence.plan import announce_forecast, forecast_count, make_plan, sample_cells, survey_corpus
+from swivel.counts.block_layout import Layout
+from swivel.counts.cooccurrence.count_plan import announce_forecast, forecast_count, make_plan, survey_corpus
 from swivel.counts.cooccurrence.windows import column_vocabulary, part_names, window_weights
-from swivel.counts.layout import Layout
 from swivel.counts.shards import RunFiles, make_piece
 from swivel.errors import ConfigError, CountsError
-from swivel.runtime.progress import SILENT, Progress, Task, track
+from swivel.runtime.options import RunOptions
+from swivel.runtime.progress import SILENT, Task, track
 from swivel.runtime.resources import may_use_cuda, release_freed_memory
 from swivel.runtime.turns import short_turns
 
@@ -32,23 +32,13 @@ if TYPE_CHECKING:
 _MIN_DEVICE_PLACES = 10_000_000  # a smaller corpus is counted before the device is ready
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CountJob:
-    """Output folder and resources of a count."""
-
-    path: Path
-    memory_bytes: int = 1 << 30  # without memory-mapped files and the interpreter itself
-    threads: int = 1
-    overwrite: bool = False
-    inputs: Mapping[str, str] = field(default_factory=dict)  # fingerprints of the sources, for the manifest
-    facts: Mapping[str, Any] = field(default_factory=dict)  # further entries of the manifest
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of all stages, for the manifest; empty: of counting
-    device: str = "cpu"  # "cpu" counts on all threads; a torch device such as "cuda" counts by sorting
-    device_memory: int | None = None  # bytes; None for 90 % of the free memory of the device
-
-
 def count_tokens(
-    ids: NDArray[np.uint32], vocabulary: Vocabulary, config: CountConfig, job: CountJob, *, progress: Progress = SILENT
+    ids: NDArray[np.uint32],
+    vocabulary: Vocabulary,
+    config: CountConfig,
+    path: Path,
+    options: RunOptions,
+    record: Mapping[str, Any] | None = None,
 ) -> Matrix:
     """Count co-occurrences and return the matrix. The result does not depend on memory, threads or device.
 
@@ -58,17 +48,22 @@ def count_tokens(
         The corpus, uint32: positions in `vocabulary`; 0xFFFFFFFF between two units, which no window crosses; 0xFFFFFFFE
         for a token outside the vocabulary that keeps its place.
     vocabulary, config
-        Words of the rows, and the settings of the window.
-    job
-        Output folder, memory, threads and device.
+        Words of the rows, and the settings of the window. `config.device` "cpu" counts on all threads; a torch device
+        such as "cuda" counts by sorting, within `config.device_memory`, by default 90 % of its free memory.
+    path
+        Folder of the matrix.
+    options
+        Threads, memory (without memory-mapped files and the interpreter itself), progress.
+    record
+        `config`, `inputs` and `facts` of the manifest; by default only `config`.
 
     Examples
     --------
     >>> import tempfile
     >>> ids = np.array([0, 1, 0, 0xFFFFFFFF, 1], np.uint32)
     >>> with tempfile.TemporaryDirectory() as parent:
-    ...     job = CountJob(path=Path(parent) / "matrix")
-    ...     matrix = count_tokens(ids, Vocabulary(["a", "b"], [2, 2]), CountConfig(window=2), job)
+    ...     path = Path(parent) / "matrix"
+    ...     matrix = count_tokens(ids, Vocabulary(["a", "b"], [2, 2]), CountConfig(window=2), path, RunOptions())
     ...     matrix.count("a", "b"), matrix.count("a", "a")
     (2.0, 1.0)
     """
@@ -78,26 +73,27 @@ def count_tokens(
     ids = np.asarray(ids)
     spec = make_spec(vocabulary, config)
     layout = spec.layout()
-    survey = survey_corpus(ids, layout.rows, threads=job.threads)
-    cells = sample_cells(ids, layout.rows, config, survey)
+    threads = options.thread_count
+    survey = survey_corpus(ids, layout.rows, config, threads=threads)
+    device = choose_device(config.device, ids.size)
     counter: ChunkCounter | DeviceCounter
 
-    if job.device == "cpu":
+    if device == "cpu":
         from swivel.counts.cooccurrence.rows import ChunkCounter
 
-        plan = make_plan(layout, config, survey, cells, threads=job.threads, memory=job.memory_bytes)
-        announce_forecast(job.path, forecast_count(layout, survey, cells, plan), progress)
+        plan = make_plan(layout, config, survey, threads=threads, memory=options.memory_bytes)
+        announce_forecast(path, survey.cells, forecast_count(layout, survey, plan), options.progress)
         counter = ChunkCounter(ids, layout, config, plan)
     else:
         _wait_for_device(config)
         from swivel.counts.cooccurrence.gpu.counter import DeviceCounter
 
-        counter = DeviceCounter(ids, layout, config, job, survey)
-        announce_forecast(job.path, counter.forecast(cells), progress)
-        progress.message(str(counter))
+        counter = DeviceCounter(ids, layout, config, survey, options, device)
+        announce_forecast(path, survey.cells, counter.forecast(survey.cells), options.progress)
+        options.progress.message(str(counter))
 
-    with track(progress, "counting", survey.tokens, "tokens") as task:
-        return build_matrix(counter, spec, config, job, task)
+    with track(options.progress, "counting", survey.tokens, "tokens") as task:
+        return build_matrix(counter, spec, path, options, record or {"config": config}, task)
 
 
 def make_spec(vocabulary: Vocabulary, config: CountConfig) -> MatrixSpec:
@@ -112,17 +108,22 @@ def make_spec(vocabulary: Vocabulary, config: CountConfig) -> MatrixSpec:
 
 
 def build_matrix(
-    counter: ChunkCounter | DeviceCounter, spec: MatrixSpec, config: CountConfig, job: CountJob, task: Task
+    counter: ChunkCounter | DeviceCounter,
+    spec: MatrixSpec,
+    path: Path,
+    options: RunOptions,
+    record: Mapping[str, Any],
+    task: Task,
 ) -> Matrix:
     """Count all chunks, each as a run of the builder, and return the matrix."""
     builder = MatrixBuilder(
-        job.path, spec, memory_bytes=job.memory_bytes, threads=counter.threads, overwrite=job.overwrite
+        path, spec, memory_bytes=options.memory_bytes, threads=counter.threads, overwrite=options.overwrite
     )
     with builder:
         _count_chunks(counter, builder.begin_run, task)
         counter.release()  # merging the runs needs the memory
         release_freed_memory()
-        return builder.finish(config=job.settings or config, inputs=job.inputs, facts=job.facts)
+        return builder.finish(**record)
 
 
 def _count_chunks(
@@ -151,18 +152,17 @@ def count_part(
         return
 
     ids = np.asarray(ids)
-    survey = survey_corpus(ids, layout.rows, threads=1)
-    cells = sample_cells(ids, layout.rows, config, survey)
-    plan = make_plan(layout, config, survey, cells, threads=1, memory=memory_bytes)
+    survey = survey_corpus(ids, layout.rows, config, threads=1)
+    plan = make_plan(layout, config, survey, threads=1, memory=memory_bytes)
     with track(SILENT, "counting", survey.tokens, "tokens") as task:
         _count_chunks(ChunkCounter(ids, layout, config, plan), runs.run, task)
 
 
-def choose_device(asked: str, places: int) -> str:
+def choose_device(device: str, places: int) -> str:
     """Return the device to count on; "auto" is CUDA if there is one and the corpus is large enough."""
-    if asked != "auto":
-        return asked
-    if places < _MIN_DEVICE_PLACES or not may_use_cuda(asked):
+    if device != "auto":
+        return device
+    if places < _MIN_DEVICE_PLACES or not may_use_cuda(device):
         return "cpu"
 
     import torch  # takes 100 MB of memory
@@ -174,7 +174,8 @@ class _Waking:
     """Initialization of CUDA for some settings, in a background thread."""
 
     def __init__(self, config: CountConfig) -> None:
-        self.error: ConfigError | None = None  # why CUDA cannot be used
+        # Why CUDA cannot be used; written by the thread, read by others while it runs.
+        self.error: ConfigError | None = None
         self.thread = threading.Thread(target=self._wake, args=(config,), name="swivel-wake", daemon=True)
 
     def _wake(self, config: CountConfig) -> None:
@@ -190,6 +191,7 @@ class _Waking:
 
 
 _WAKINGS: dict[CountConfig, _Waking] = {}  # those that this process has started
+# Held while an entry is looked up and replaced: two counts in threads of one process must not both compile kernels.
 _WAKING_LOCK = threading.Lock()
 
 

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.config import CountConfig
-from swivel.counts.cooccurrence.plan import split_evenly
+from swivel.counts.block_layout import Layout
+from swivel.counts.cooccurrence.count_plan import split_evenly
 from swivel.counts.cooccurrence.windows import place_parts, window_weights
-from swivel.counts.layout import Layout
 from swivel.errors import MemoryBudgetError
 from swivel.runtime.resources import format_bytes
 
@@ -110,15 +110,15 @@ def share_memory(memory: int, places: int, rules: PairRules) -> MemoryShare:
     The corpus gets at most a quarter, tiles get an eighth, keys get the rest.
     """
     min_keys = max(_MIN_KEYS, 2 * rules.reach)  # pairs of one place
-    merged = BYTES_PER_KEY * min(1 << rules.cell_bits, _MERGED_CELLS)
-    needed = merged + 2 * (BYTES_PER_KEY * min_keys + (BYTES_PER_PAIR + 8) * rules.reach)
+    merging_bytes = BYTES_PER_KEY * min(1 << rules.cell_bits, _MERGED_CELLS)
+    needed = merging_bytes + 2 * (BYTES_PER_KEY * min_keys + (BYTES_PER_PAIR + 8) * rules.reach)
 
     if memory < needed:
         raise MemoryBudgetError(
             f"counting on a device needs at least {format_bytes(needed)} of its memory, got {format_bytes(memory)}"
         )
 
-    available = memory - merged
+    available = memory - merging_bytes
     staged = max(1, min(_STAGED_PLACES, available // 256))
     chunk = max(1, min(places, available // 16 - rules.reach))
     keys = (available - 4 * (chunk + rules.reach) - available // 8) // BYTES_PER_KEY
@@ -133,8 +133,9 @@ def estimate_pairs(rules: PairRules, tallies: NDArray[np.int64], *, places: int)
     `tallies` are the numbers of words of each block in a sample; the last entry counts places without a word.
     """
     share = tallies / max(int(tallies.sum()), 1)
-    kept = rules.tables[1::2] >= 0
-    offsets = np.bincount(rules.tables[0::2][kept], minlength=rules.parts)
+    is_inside = rules.tables[1::2] >= 0
+    offsets = np.bincount(rules.tables[0::2][is_inside], minlength=rules.parts)
+    # Expected pairs of blocks i and j at one distance: places * P(word in i) * P(word in j).
     pairs = places * share[:-1, None, None] * share[None, :-1, None] * offsets[None, None, :]
     if rules.symmetric:
         pairs *= np.triu(np.ones((rules.blocks, rules.blocks)))[:, :, None]
@@ -143,8 +144,8 @@ def estimate_pairs(rules: PairRules, tallies: NDArray[np.int64], *, places: int)
 
 def choose_capacity(estimates: NDArray[np.float64], share: MemoryShare, rules: PairRules) -> int:
     """Return the capacity of the key buffer: at most `share.keys`, and not much more than the estimate."""
-    wanted = int(1.05 / _FILL * estimates.sum()) + 4_096
-    return max(min(share.keys, wanted), 2 * rules.reach)
+    expected_keys = int(1.05 / _FILL * estimates.sum()) + 4_096
+    return max(min(share.keys, expected_keys), 2 * rules.reach)
 
 
 def split_shards(estimates: NDArray[np.float64], *, max_pairs: int, max_shards: int) -> Iterator[range]:

@@ -1,37 +1,37 @@
 """Sort and sum the keys of pairs on a device, and copy the resulting cells to the host.
 
-Only keys are sorted. The index of the weight is in the lowest bits of a key (see `plan`), so equal keys are counted,
-and the few distinct weights of a cell are summed afterwards.
+Only keys are sorted. The index of the weight is in the lowest bits of a key (see `device_plan`), so equal keys are
+counted, and the few distinct weights of a cell are summed afterwards.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from swivel.counts.cooccurrence.gpu.plan import PairRules
-from swivel.counts.shards import SATURATED, ShardPiece, shard_ranges
+from swivel.counts.cooccurrence.gpu.device_plan import PairRules
+from swivel.counts.shards import SATURATED, CellArrays, shard_ranges
 
 _SLICE = 1 << 24  # distinct keys per multiplication by weights, to bound temporary memory
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceCounts:
-    """The cells of a range of shards, on the device, in storage order."""
+# The cells of a range of shards, on the device, in storage order: their keys, (shard - first shard) << cell bits |
+# local row << local bits | local column, and their exact units, int64.
+DeviceCells: TypeAlias = tuple[torch.Tensor, torch.Tensor]
+# The last shard plus one of a piece, the piece, which is being copied to the host, and the event at the end of the
+# copy. torch reuses the pinned memory of a piece once its arrays are freed.
+FetchedPiece: TypeAlias = "tuple[int, CellArrays, torch.cuda.Event | None]"
 
-    shards: range
-    keys: torch.Tensor  # (shard - first shard) << cell bits | local row << local bits | local column
-    units: torch.Tensor  # exact sums, int64
 
-
-def sum_pairs(keys: torch.Tensor, counts: torch.Tensor, rules: PairRules) -> tuple[torch.Tensor, torch.Tensor]:
+def sum_pairs(keys: torch.Tensor, counts: torch.Tensor, rules: PairRules) -> DeviceCells:
     """Return the cells of distinct keys and their units. Both arguments are overwritten."""
     weights = torch.from_numpy(rules.weights).to(keys.device)
     mask = (1 << rules.weight_bits) - 1
+    # x_ij = sum over distances t of (number of pairs at t) * weight(t), in units.
     for first in range(0, keys.numel(), _SLICE):
         part = slice(first, first + _SLICE)
         counts[part] *= weights[keys[part] & mask]
@@ -39,7 +39,7 @@ def sum_pairs(keys: torch.Tensor, counts: torch.Tensor, rules: PairRules) -> tup
     return sum_equal(keys, counts)
 
 
-def sum_equal(keys: torch.Tensor, units: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def sum_equal(keys: torch.Tensor, units: torch.Tensor) -> DeviceCells:
     """Return the distinct values of ascending `keys` and the sums of their units. `units` is overwritten.
 
     Sums are differences of cumulative sums, which is exact in integer arithmetic modulo 2^64.
@@ -51,25 +51,11 @@ def sum_equal(keys: torch.Tensor, units: torch.Tensor) -> tuple[torch.Tensor, to
     return keys[ends], torch.diff(sums, prepend=sums.new_zeros(1))
 
 
-def merge_cells(one: DeviceCounts, two: DeviceCounts) -> DeviceCounts:
+def merge_cells(one: DeviceCells, two: DeviceCells) -> DeviceCells:
     """Return the sum of the counts of two parts of the corpus for the same shards."""
-    keys, order = torch.cat([one.keys, two.keys]).sort()
-    return DeviceCounts(one.shards, *sum_equal(keys, torch.cat([one.units, two.units])[order]))
-
-
-@dataclass(frozen=True, slots=True)
-class FetchedPiece:
-    """A piece that is being copied to the host. torch reuses its pinned memory once its arrays are freed."""
-
-    stop: int  # last shard plus one
-    arrival: torch.cuda.Event | None
-    piece: ShardPiece
-
-    def wait(self) -> ShardPiece:
-        """Wait for the copy and return the piece."""
-        if self.arrival is not None:
-            self.arrival.synchronize()
-        return self.piece
+    keys, units = (torch.cat(tensors) for tensors in zip(one, two, strict=True))
+    keys, order = keys.sort()
+    return sum_equal(keys, units[order])
 
 
 class Fetcher:
@@ -80,17 +66,20 @@ class Fetcher:
         self.max_cells = max_cells
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
-    def fetch(self, cells: DeviceCounts) -> Iterator[FetchedPiece]:
-        """Yield the cells in pieces of whole shards with at most `max_cells` cells, or of a single shard."""
-        edges = torch.arange(len(cells.shards) + 1, device=cells.keys.device) << self.rules.cell_bits
-        ends = torch.searchsorted(cells.keys, edges).cpu().numpy()
+    def fetch(self, shards: range, cells: DeviceCells) -> Iterator[FetchedPiece]:
+        """Yield the cells of shards in pieces of whole shards with at most `max_cells` cells, or of a single shard."""
+        keys, units = cells
+        edges = torch.arange(len(shards) + 1, device=keys.device) << self.rules.cell_bits
+        ends = torch.searchsorted(keys, edges).cpu().numpy()
 
         for first, last in shard_ranges(ends[None], self.max_cells):
             part = slice(int(ends[first]), int(ends[last]))
-            lengths = np.diff(ends[first : last + 1])
-            yield self._send(cells.shards.start + last, lengths, cells.keys[part], cells.units[part])
+            offsets = (ends[first : last + 1] - ends[first])[None]
+            yield shards.start + last, *self._send(offsets, keys[part], units[part])
 
-    def _send(self, stop: int, lengths: NDArray[np.int64], keys: torch.Tensor, units: torch.Tensor) -> FetchedPiece:
+    def _send(
+        self, offsets: NDArray[np.int64], keys: torch.Tensor, units: torch.Tensor
+    ) -> tuple[CellArrays, torch.cuda.Event | None]:
         large = (units >= SATURATED).nonzero().squeeze(1)
         bits = self.rules.local_bits
         mask = (1 << bits) - 1
@@ -99,8 +88,8 @@ class Fetcher:
         hosts, arrival = self._copy(positions, counts)
         positions_host, counts_host = (host.numpy().view(np.uint32) for host in hosts)
         large_counts = units[large].cpu().numpy()
-        piece = ShardPiece(lengths, positions_host, counts_host, large.cpu().numpy(), large_counts)
-        return FetchedPiece(stop, arrival, piece)
+        piece = CellArrays(offsets, positions_host, counts_host, large.cpu().numpy(), large_counts)
+        return piece, arrival
 
     def _copy(self, *tensors: torch.Tensor) -> tuple[list[torch.Tensor], torch.cuda.Event | None]:
         if self._stream is None:

@@ -111,6 +111,7 @@ def index_range(ids, slots, padding_slot, reach, padded, place, nexts, positions
         if word < GAP:
             slot = slots[word]
             padded[place] = slot
+            # Places are visited in order, so those of each slot are ascending.
             positions[nexts[slot]] = place
             nexts[slot] += 1
             place += 1
@@ -195,6 +196,7 @@ def _add_occurrences(acc, touched, index, first, last, window, weights):  # type
 
         start = np.uint64(positions[occurrence]) - np.uint64(left)
 
+        # No test for the word itself (weight 0), for padding (its slots are never read) or for parts (in `offsets`).
         for step in range(offsets.size):
             place = offsets[step] + np.uint64(padded[start + np.uint64(step)])
             acc[place] += weights[step]
@@ -205,6 +207,7 @@ def _add_occurrences(acc, touched, index, first, last, window, weights):  # type
 def _clear(acc, space, first, last):  # type: ignore[no-untyped-def]
     """Reset the accumulators from `first` to `last - 1` to 0."""
     for line in range(first // LINE, last // LINE):
+        # Each byte of `touched` is one group: its lowest set bit, divided by 8, is the first group that is not zero.
         touched = space.lines[line]
         space.lines[line] = 0
         while touched:
@@ -242,6 +245,7 @@ def _emit_group(acc, first, base, cells, used, large):  # type: ignore[no-untype
 @_jit
 def _emit_block(acc, space, start, stride, row, cells, used, large):  # type: ignore[no-untyped-def]
     """Append the nonzero counts of one block as cells in column order, and reset the block to 0."""
+    # base + place = row << 16 | local column, because place - start is the local column; both wrap modulo 2^32.
     base = np.uint32(row << 16) - np.uint32(start)
     for line in range(start // LINE, (start + stride) // LINE):
         touched = space.lines[line]
@@ -281,6 +285,7 @@ def count_rows(index, window, shape, space, block, cells, progress):  # type: ig
     Stop when all rows are counted or the next row might not fit in `cells`; `progress` then holds the new position. A
     row whose sum fits in 32 bits uses the narrow accumulator, more of which fits in the cache.
     """
+    # Locals instead of entries of `progress`, so that they stay in registers.
     row = progress[0]
     used = progress[1]
     large = progress[2]
@@ -293,6 +298,7 @@ def count_rows(index, window, shape, space, block, cells, progress):  # type: ig
         slot = block * shape.stride + row
         first = index.starts[slot]
         last = index.starts[slot + 1]
+        # A row has at most one cell per neighbor, and one per column.
         if used + min((last - first) * window.wide.size, max_columns) + GROUP > cells.counts.size:
             break
 
@@ -325,6 +331,7 @@ def group_by_shard(cells, large, lengths, positions, counts, large_cells):  # ty
     for block in range(1, blocks):
         nexts[block] = nexts[block - 1] + lengths[block - 1]
 
+    # Counting sort by column block: rows are visited in order, so cells stay ascending inside a shard.
     first = 0
     seen = 0  # large cells copied so far
 
@@ -389,6 +396,7 @@ def sample_row(ids, places, parts, left, words, stamps, stamp):  # type: ignore[
     """
     distinct = 0
     for occurrence in range(places.size):
+        # Outwards from the word, so that a break ends one side.
         for direction in (-1, 1):
             side = left if direction < 0 else parts.size - left - 1
             for distance in range(1, side + 1):

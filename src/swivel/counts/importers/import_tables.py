@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.counts.importers.config import pick_fields
 from swivel.counts.importers.context import ImportChunk, ImportContext, Place, as_labels, number_places, show
+from swivel.counts.importers.import_config import pick_fields
 from swivel.errors import ConfigError, CountsError
 
 _ROWS = 1 << 17
@@ -29,10 +29,13 @@ def read_frame(frame: Any, context: ImportContext) -> Iterator[ImportChunk]:
     names = [str(column) for column in frame.columns]
     picks = pick_fields(context.config, names, len(names), "the table")
     # Columns that can be sliced by position, independent of their index and name.
-    chosen = [frame.iloc[:, pick].array if hasattr(frame, "iloc") else frame[frame.columns[pick]] for pick in picks]
+    if hasattr(frame, "iloc"):
+        columns = [frame.iloc[:, pick].array for pick in picks]
+    else:
+        columns = [frame[frame.columns[pick]] for pick in picks]
 
     for begin in range(0, frame.shape[0], _ROWS):
-        parts = [np.asarray(column[begin : begin + _ROWS]) for column in chosen]
+        parts = [np.asarray(column[begin : begin + _ROWS]) for column in columns]
         yield _make_chunk(context, parts, number_places("the table", "row", begin))
         context.task.advance(parts[0].size)
 

@@ -1,17 +1,15 @@
-"""Triton kernel that writes the keys of the pairs in a corpus (see `plan` for slots and keys).
+"""Triton kernel that writes the keys of the pairs in a corpus (see `device_plan` for slots and keys).
 
 Keys are written in no particular order, into a buffer of the caller. Runs on CUDA devices or in Triton's interpreter.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
 
-from swivel.counts.cooccurrence.gpu.plan import PairRules
+from swivel.counts.cooccurrence.gpu.device_plan import PairRules
 
 BLOCK = 512  # places per program
 WARPS = 4
@@ -46,6 +44,8 @@ def write_pairs(  # type: ignore[no-untyped-def]
     `tables` is `PairRules.tables`, [4, REACH]. Each program handles SIZE places and visits their pairs twice: first it
     counts the keys, so that one atomic addition reserves space for all of them, then it writes them.
     """
+    # One place per lane: its word, block and number of keys stay in registers, and the loop over the window loads one
+    # neighbor per step. These loads overlap with those of the step before, so most come from the cache.
     place = first + tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     inside = place < last
     word = tl.load(slots + place, mask=inside, other=-2)
@@ -71,6 +71,7 @@ def write_pairs(  # type: ignore[no-untyped-def]
     total = tl.sum(key_counts, 0)
     if total > 0:
         start = tl.atomic_add(used, total.to(tl.int64), sem="relaxed")
+        # int64: a corpus of 3e9 places has more than 2^31 keys.
         index = start + (tl.cumsum(key_counts, 0) - key_counts).to(tl.int64)
         alive = word >= 0
 
@@ -86,6 +87,7 @@ def write_pairs(  # type: ignore[no-untyped-def]
             back = tl.load(tables + 3 * REACH + step)
 
             wanted = _is_wanted(linked, word, other, later, weight, shards, SYMMETRIC)
+            # `index` counts beyond the capacity, so that the caller learns how much is missing.
             key = _make_keys(word, other, later, weight, local_bits, WEIGHT_BITS)
             tl.store(keys + index, key, mask=wanted & (index < capacity))
             index += wanted.to(tl.int64)
@@ -96,26 +98,19 @@ def write_pairs(  # type: ignore[no-untyped-def]
             index += wanted.to(tl.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class TritonPairs:
-    """Writes the keys of a corpus on a CUDA device."""
+def launch_pairs(
+    slots: torch.Tensor, tables: torch.Tensor, rules: PairRules, keys: torch.Tensor, shards: range, places: range
+) -> int:
+    """Write the keys of a corpus on a CUDA device; see `PairWriter`."""
+    used = torch.zeros(1, dtype=torch.int64, device=slots.device)
+    grid = (-(-len(places) // BLOCK),)
 
-    slots: torch.Tensor
-    tables: torch.Tensor
-    rules: PairRules
+    with torch.cuda.device_of(slots):  # type: ignore[no-untyped-call]
+        write_pairs[grid](
+            slots, tables, keys, used, places.start, places.stop, keys.numel(), shards.start, len(shards),
+            rules.blocks, rules.local_bits,
+            PARTS=rules.parts, REACH=rules.reach, SYMMETRIC=rules.symmetric, WEIGHT_BITS=rules.weight_bits,
+            SIZE=BLOCK, num_warps=WARPS,
+        )  # fmt: skip
 
-    def write(self, keys: torch.Tensor, shards: range, places: range) -> int:
-        """Write the keys of `places` in `shards`; return their number, which may exceed the length of `keys`."""
-        rules = self.rules
-        used = torch.zeros(1, dtype=torch.int64, device=self.slots.device)
-        grid = (-(-len(places) // BLOCK),)
-
-        with torch.cuda.device_of(self.slots):  # type: ignore[no-untyped-call]
-            write_pairs[grid](
-                self.slots, self.tables, keys, used, places.start, places.stop, keys.numel(), shards.start, len(shards),
-                rules.blocks, rules.local_bits,
-                PARTS=rules.parts, REACH=rules.reach, SYMMETRIC=rules.symmetric, WEIGHT_BITS=rules.weight_bits,
-                SIZE=BLOCK, num_warps=WARPS,
-            )  # fmt: skip
-
-        return int(used.item())
+    return int(used.item())

@@ -16,8 +16,8 @@ import numpy as np
 
 from swivel.config import CountConfig
 from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts.block_layout import Ints
 from swivel.counts.builder import MatrixBuilder, MatrixSpec, building_bytes
-from swivel.counts.layout import Ints
 from swivel.counts.matrix import Matrix
 from swivel.errors import CountsError
 from swivel.runtime.estimates import ResourceEstimate
@@ -46,18 +46,20 @@ def shared_config(matrices: Sequence[Matrix]) -> dict[str, Any]:
                 "they cannot be added"
             )
 
-    shared = {}
+    common: dict[str, Any] = {}
     for stage, settings in first.config.items():
         others = [matrix.config.get(stage, {}) for matrix in matrices[1:]]
         if stage == "corpus" and all(others):
-            settings = {
-                name: value for name, value in settings.items() if all(other.get(name) == value for other in others)
-            }
-            shared[stage] = settings
-        if stage == "count" and all(other == settings for other in others):
-            shared[stage] = settings
+            # Settings of reading may differ, such as the encoding; the sum has only those that are equal.
+            common[stage] = {name: value for name, value in settings.items() if _is_in_all(name, value, others)}
+        elif stage == "count" and all(other == settings for other in others):
+            common[stage] = settings
 
-    return shared
+    return common
+
+
+def _is_in_all(name: str, value: Any, others: Sequence[Mapping[str, Any]]) -> bool:
+    return all(other.get(name) == value for other in others)
 
 
 def _check_settings(first: Matrix, other: Matrix) -> None:
@@ -79,9 +81,9 @@ def _settings_of(matrix: Matrix) -> dict[str, Any]:
         config = CountConfig(**stages["count"])
         text = stages.get("corpus", {})
         joins = text.get("phrases", "none") != "none"
-        kept = [name for name in text if name not in READING_SETTINGS and (joins or not name.startswith("phrase_"))]
-        counted = {name: getattr(config, name) for name in COUNT_SETTINGS if name != "near" or config.has_bands}
-        return {name: text[name] for name in kept} | counted
+        names = [name for name in text if name not in READING_SETTINGS and (joins or not name.startswith("phrase_"))]
+        window = {name: getattr(config, name) for name in COUNT_SETTINGS if name != "near" or config.has_bands}
+        return {name: text[name] for name in names} | window
     return {name: stages["import"][name] for name in IMPORT_SETTINGS if name in stages.get("import", {})}
 
 
@@ -166,6 +168,7 @@ def _merge_specs(matrices: Sequence[Matrix]) -> MatrixSpec:
 
 def _find_common_unit(matrices: Sequence[Matrix]) -> int:
     """Return the unit in which all counts are whole numbers."""
+    # Counts in units of 1/2 and 1/3 are whole numbers in units of 1/6, so the sum needs no rounding.
     unit = math.lcm(*(matrix.unit for matrix in matrices))
     if sum(int(matrix.total_units) * (unit // matrix.unit) for matrix in matrices) >= _MAX_UNITS:
         units = ", ".join(f"1/{matrix.unit:,} ({matrix.path})" for matrix in matrices)

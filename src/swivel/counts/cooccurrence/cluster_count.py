@@ -13,12 +13,11 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from swivel._version import __version__
 from swivel.config import CorpusConfig, CountConfig, VocabularyConfig
@@ -29,16 +28,16 @@ from swivel.corpus.sources import TextFile, can_compare, files_of, list_files, t
 from swivel.corpus.type_tables import PackedTypes, TypeCounts
 from swivel.corpus.vocabulary import Vocabulary, check_units, choose_vocabulary, describe_text
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
-from swivel.counts.cooccurrence.count import count_part, make_spec
-from swivel.counts.cooccurrence.plan import split_evenly
-from swivel.counts.layout import Layout
-from swivel.counts.shards import FILES, CellArrays, RunFiles, ShardPiece, merge_runs
+from swivel.counts.block_layout import Ints, Layout
+from swivel.counts.cooccurrence.corpus_count import count_part, make_spec
+from swivel.counts.cooccurrence.count_plan import split_evenly
+from swivel.counts.shards import CellArrays, RunFiles, merge_runs, open_cells
 from swivel.errors import ClusterError, ConfigError, CorpusError, MemoryBudgetError
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import track
 from swivel.runtime.ray import IDLE_SECONDS, Node, await_nodes, connect, fetch, load_ray, take_results
 from swivel.runtime.resources import format_bytes
-from swivel.storage import open_array, place_folder, remove_tree, scratch_folder
+from swivel.storage import place_folder, remove_tree, scratch_folder
 
 # Bytes of text per task.
 MIN_PIECE_BYTES = 8 << 20
@@ -54,46 +53,65 @@ RETRIES = 20  # per task, if its node or process is lost
 MAX_RUNS = 64  # per merge: merging visits every run for every row of every shard
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterCount:
-    """Texts, settings and output folder of a count on a cluster."""
-
-    texts: Any  # paths, folders, globs or URLs that every node can read
-    path: Path  # folder of the matrix, on storage that all nodes share
-    configs: Mapping[str, Mapping[str, Any]]  # settings of every stage, as in the manifest
-    count: CountConfig
-    inputs: Mapping[str, str]  # fingerprints of the texts, for the manifest
-    listed: tuple[str, ...] | None = None  # tokens of a vocabulary file; None to choose them from the corpus
-    phrases: tuple[str, ...] | None = None  # phrases of a list, which are joined; None to join none
-    facts: Mapping[str, Any] = field(default_factory=dict)  # further entries of the manifest
-
-
-def count_on_ray(job: ClusterCount, options: RunOptions) -> Matrix:
+def count_on_ray(
+    texts: Any,
+    path: Path,
+    stages: tuple[CorpusConfig, VocabularyConfig, CountConfig],
+    listed: tuple[str, ...] | None,
+    phrases: tuple[str, ...] | None,
+    record: Mapping[str, Mapping[str, Any]],
+    options: RunOptions,
+) -> Matrix:
     """Count on the cluster at `options.ray` and return the matrix; `options.memory` is the budget of one task.
 
-    Raises ConfigError if the text is not in files, and ClusterError if the cluster cannot be reached or fails.
-    """
-    if files_of(job.texts) is None or not can_compare(job.inputs):
-        raise ConfigError("counting on Ray reads files; save text from memory or from a pipe to a file first")
-    if job.count.device not in ("auto", "cpu"):
-        raise ConfigError(f"counting on Ray runs on CPU cores, got device={job.count.device!r}; omit device")
+    Parameters
+    ----------
+    texts
+        Paths, folders, globs or URLs that every node can read.
+    path
+        Folder of the matrix, on storage that all nodes share.
+    stages
+        Settings of reading, of the vocabulary and of the window.
+    listed
+        Tokens of a vocabulary file; None to choose them from the corpus.
+    phrases
+        Phrases of a list, which are joined; None to join none.
+    record
+        Config, inputs and facts of the manifest.
 
-    files = [file.absolute() if isinstance(file, Path) else file for file in list_files(job.texts)]
-    with connect(str(options.ray), cores=options.threads) as ray, scratch_folder(job.path.absolute()) as shared:
-        return _RayCounter(ray, job, options, shared).run(files)
+    Raises
+    ------
+    ConfigError
+        The text is not in files.
+    ClusterError
+        The cluster cannot be reached or fails.
+    """
+    corpus, choice, count = stages
+    if files_of(texts) is None or not can_compare(record["inputs"]):
+        raise ConfigError("counting on Ray reads files; save text from memory or from a pipe to a file first")
+    if count.device not in ("auto", "cpu"):
+        raise ConfigError(f"counting on Ray runs on CPU cores, got device={count.device!r}; omit device")
+
+    files = [file.absolute() if isinstance(file, Path) else file for file in list_files(texts)]
+    with connect(str(options.ray), cores=options.threads) as ray, scratch_folder(path.absolute()) as shared:
+        counter = _RayCounter(ray, TextReading(config=corpus, shared=shared, phrases=phrases), options)
+        pieces = counter.cut(files)
+        spec = make_spec(counter.choose_vocabulary(pieces, choice, listed), count)
+        groups = cut_groups(spec.layout(), min(GROUPS_PER_CORE * counter.cores, MAX_GROUPS))
+        cells = counter.count(pieces, spec, count, groups)
+        return counter.build(path, spec, groups, cells, record)
 
 
 class _RayCounter:
     """Submits the tasks of one count and collects their results."""
 
-    def __init__(self, ray: Any, job: ClusterCount, options: RunOptions, shared: Path) -> None:
+    def __init__(self, ray: Any, reading: TextReading, options: RunOptions) -> None:
         self.ray = ray
-        self.job = job
         self.options = options
         self.progress = options.progress
-        self.shared = shared
-        self.corpus = CorpusConfig(**job.configs["corpus"])
-        self.reading = TextReading(config=self.corpus, shared=shared, phrases=job.phrases)
+        self.reading = reading
+        # Large objects are sent once per node, not once per task.
+        self.shared_reading = ray.put(reading)
 
         nodes = await_nodes(ray)
         self.cores = max(1, int(sum(node.cores for node in nodes)))
@@ -104,18 +122,11 @@ class _RayCounter:
         where = f"{len(nodes)} nodes" if len(nodes) > 1 else "one node"
         self.progress.message(f"counting on {self.cores} cores of {where}; {format_bytes(self.memory_bytes)} per task")
 
-    def run(self, files: Sequence[TextFile]) -> Matrix:
-        """Count the files and return the matrix."""
-        pieces = self._cut(files)
-        spec = make_spec(self._choose_vocabulary(pieces), self.job.count)
-        groups = cut_groups(spec.layout(), min(GROUPS_PER_CORE * self.cores, MAX_GROUPS))
-        cells = self._count(pieces, spec, groups)
-        return self._build(spec, groups, cells)
-
-    def _cut(self, files: Sequence[TextFile]) -> list[tuple[FileRange, ...]]:
+    def cut(self, files: Sequence[TextFile]) -> list[tuple[FileRange, ...]]:
+        """Return the pieces of the text, each for one task."""
         size = sum(map(text_size, files))
         piece_bytes = min(max(size // (PIECES_PER_CORE * self.cores), MIN_PIECE_BYTES), MAX_PIECE_BYTES)
-        pieces = group_ranges(cut_files(files, self.corpus, piece_bytes), piece_bytes)
+        pieces = group_ranges(cut_files(files, self.reading.config, piece_bytes), piece_bytes)
 
         # A compressed file is one piece of any size, so its task may take longer.
         self.idle_seconds += max(map(_cost_of, pieces)) / MIN_BYTES_PER_SECOND
@@ -133,25 +144,23 @@ class _RayCounter:
             for number in ended:
                 yield number, fetch(self.ray, references[number], seconds=self.idle_seconds)
 
-    def _choose_vocabulary(self, pieces: Sequence[tuple[FileRange, ...]]) -> Vocabulary:
-        read = self._remote(read_ranges, num_returns=2)
-        results = [read.remote(piece, self.reading) for piece in pieces]  # references to (sizes, types)
-        ended = self._results([sizes for sizes, _ in results])
+    def choose_vocabulary(
+        self, pieces: Sequence[tuple[FileRange, ...]], choice: VocabularyConfig, listed: tuple[str, ...] | None
+    ) -> Vocabulary:
+        """Read all pieces and return the vocabulary."""
+        read_task = self._remote(read_ranges, num_returns=2)
+        results = [read_task.remote(piece, self.shared_reading) for piece in pieces]  # references to (sizes, types)
+        results_in_turn = self._results([sizes for sizes, _ in results])
         tokens = units = 0
 
-        with track(self.progress, "reading", sum(map(_cost_of, pieces)), "bytes") as task, closing(ended):
-            for done, (number, (piece_tokens, piece_units)) in enumerate(ended, 1):
+        with track(self.progress, "reading", sum(map(_cost_of, pieces)), "bytes") as task, closing(results_in_turn):
+            for count, (number, (piece_tokens, piece_units)) in enumerate(results_in_turn, 1):
                 tokens += piece_tokens
                 units += piece_units
-                task.advance(_cost_of(pieces[number]), f"{done:,} of {len(pieces):,} pieces")
+                task.advance(_cost_of(pieces[number]), f"{count:,} of {len(pieces):,} pieces")
 
-        vocabulary = self._choose_words([types for _, types in results])
-        check_units(tokens, units, self.corpus.unit)
-        self.progress.message(describe_text(tokens, units, self.corpus.unit, vocabulary))
-        return vocabulary
-
-    def _choose_words(self, tables: list[Any]) -> Vocabulary:
-        """Merge tables of types in tasks, a few at a time, and choose the vocabulary in the last task."""
+        # Merge tables of types in tasks, a few at a time, and choose the vocabulary in the last task.
+        tables = [types for _, types in results]
         merge = self._remote(merge_types)
         choose = self._remote(choose_words)
 
@@ -159,62 +168,72 @@ class _RayCounter:
             starts = range(0, len(tables), TABLES_PER_MERGE)
             tables = [merge.remote(*tables[start : start + TABLES_PER_MERGE]) for start in starts]
 
-        config = VocabularyConfig(**self.job.configs["vocabulary"])
-        reference = choose.remote(config, self.job.listed, self.corpus.lowercase, *tables)
+        reference = choose.remote(choice, listed, self.reading.config.lowercase, *tables)
         [(_, vocabulary)] = self._results([reference])
+
+        unit = self.reading.config.unit
+        check_units(tokens, units, unit)
+        self.progress.message(describe_text(tokens, units, unit, vocabulary))
         return vocabulary  # type: ignore[no-any-return]
 
-    def _count(
-        self, pieces: Sequence[tuple[FileRange, ...]], spec: MatrixSpec, groups: tuple[range, ...]
+    def count(
+        self,
+        pieces: Sequence[tuple[FileRange, ...]],
+        spec: MatrixSpec,
+        config: CountConfig,
+        groups: tuple[range, ...],
     ) -> list[list[Any]]:
         """Count every piece and return references to the cells, one list per group."""
-        counting = RangeCounting(
-            reading=self.reading,
-            config=self.job.count,
-            vocabulary=spec.rows,
-            layout=spec.layout(),
-            groups=groups,
-            memory_bytes=self.memory_bytes,
-        )
-        shared = self.ray.put(counting)  # sent once per node, not once per task
+        rows = self.ray.put(spec.rows)
         count = self._remote(count_ranges, num_returns=1 + len(groups))
-        results = [count.remote(piece, shared) for piece in pieces]  # references to (cells, group 0, group 1, ...)
-        ended = self._results([result[0] for result in results])
+        # References to (cells, group 0, group 1, ...) of each piece.
+        results = [
+            count.remote(piece, self.shared_reading, config, rows, spec.layout(), groups, self.memory_bytes)
+            for piece in pieces
+        ]
+        results_in_turn = self._results([result[0] for result in results])
         cells = 0
 
-        with track(self.progress, "counting", sum(map(_cost_of, pieces)), "bytes") as task, closing(ended):
-            for done, (number, piece_cells) in enumerate(ended, 1):
+        with track(self.progress, "counting", sum(map(_cost_of, pieces)), "bytes") as task, closing(results_in_turn):
+            for tasks, (number, piece_cells) in enumerate(results_in_turn, 1):
                 cells += piece_cells
-                task.advance(_cost_of(pieces[number]), f"{done:,} of {len(pieces):,} pieces, {cells:,} cells")
+                task.advance(_cost_of(pieces[number]), f"{tasks:,} of {len(pieces):,} pieces, {cells:,} cells")
 
         return [[result[1 + group] for result in results] for group in range(len(groups))]
 
-    def _build(self, spec: MatrixSpec, groups: tuple[range, ...], cells: list[list[Any]]) -> Matrix:
+    def build(
+        self,
+        path: Path,
+        spec: MatrixSpec,
+        groups: tuple[range, ...],
+        cells: list[list[Any]],
+        record: Mapping[str, Any],
+    ) -> Matrix:
         """Merge each group of shards in a task, into its own folder, and join the groups."""
         layout = spec.layout()
         # Merge tasks reserve no memory: a waiting task keeps its reservation, so the count tasks it waits for, which
         # Ray repeats after a node is lost, could not be scheduled.
         merge = self._remote(merge_group, memory=0)
-        folders = [self.shared / f"group-{number}" for number in range(len(groups))]
+        folders = [self.reading.shared / f"group-{number}" for number in range(len(groups))]
         references = [
             merge.remote(parts, layout, group, folder, self.merge_bytes, self.idle_seconds)
             for parts, group, folder in zip(cells, groups, folders, strict=True)
         ]
-        ended = self._results(references)
+        results_in_turn = self._results(references)
         merged_cells = 0
         row_sums = np.zeros(layout.rows, np.int64)
         column_sums = np.zeros(layout.columns, np.int64)
 
-        with track(self.progress, "merging", layout.row_blocks, "blocks") as task, closing(ended):
-            for number, merged in ended:
+        with track(self.progress, "merging", layout.row_blocks, "blocks") as task, closing(results_in_turn):
+            for number, (group_cells, group_row_sums, group_column_sums) in results_in_turn:
                 cells[number].clear()  # the cells are on disk: release them from the object store
-                merged_cells += merged.cells
-                row_sums += merged.row_sums
-                column_sums += merged.column_sums
+                merged_cells += group_cells
+                row_sums += group_row_sums
+                column_sums += group_column_sums
                 task.advance(len(groups[number]) // layout.column_blocks, f"{merged_cells:,} cells")
 
         builder = MatrixBuilder(
-            self.job.path,
+            path,
             spec,
             memory_bytes=self.memory_bytes,
             threads=self.options.thread_count,
@@ -224,10 +243,10 @@ class _RayCounter:
         with builder:
             with builder.begin_run() as run:
                 for folder in folders:
-                    run.append(open_merged(folder), with_sums=False)
+                    run.append(open_cells(folder), with_sums=False)
                     remove_tree(folder)
                 run.add_sums(row_sums, column_sums)
-            return builder.finish(config=self.job.configs, inputs=self.job.inputs, facts=self.job.facts)
+            return builder.finish(**record)
 
 
 def _cost_of(piece: tuple[FileRange, ...]) -> int:
@@ -283,27 +302,6 @@ class TextReading:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RangeCounting:
-    """Settings of counting, sent once per node. `groups` are ranges of shards."""
-
-    reading: TextReading
-    config: CountConfig
-    vocabulary: Vocabulary
-    layout: Layout
-    groups: tuple[range, ...]
-    memory_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class MergedGroup:
-    """Number of cells of a group of shards, and their row and column sums; the cells are in the folder of the group."""
-
-    cells: int
-    row_sums: NDArray[np.int64]
-    column_sums: NDArray[np.int64]  # equal to row_sums in a symmetric matrix
-
-
 def read_ranges(ranges: tuple[FileRange, ...], reading: TextReading) -> tuple[tuple[int, int], PackedTypes]:
     """Return the numbers of tokens and units, and the distinct tokens, of some ranges of the corpus."""
     reading.check()
@@ -324,39 +322,45 @@ def choose_words(
     return choose_vocabulary(TypeCounts(parts, _CHOICE_BYTES), config, listed, lowercase=lowercase)
 
 
-def count_ranges(ranges: tuple[FileRange, ...], counting: RangeCounting) -> Iterator[int | ShardPiece]:
+def count_ranges(
+    ranges: tuple[FileRange, ...],
+    reading: TextReading,
+    config: CountConfig,
+    vocabulary: Vocabulary,
+    layout: Layout,
+    groups: tuple[range, ...],
+    memory_bytes: int,
+) -> Iterator[int | CellArrays]:
     """Count some ranges; yield the number of cells, then the cells of each group of shards."""
-    counting.reading.check()
-    layout = counting.layout
+    reading.check()
 
     with _scratch() as scratch, _gather(scratch, layout) as runs, _gather(scratch, layout) as merged:
-        encoded = _encode(ranges, counting.reading, scratch)
-        keep_gaps = counting.config.oov == "gap"
-        ids = encoded.write_ids(counting.vocabulary, keep_gaps=keep_gaps, path=scratch / "ids.npy", threads=1)
-        count_part(ids, layout, counting.config, runs, memory_bytes=counting.memory_bytes)
+        encoded = _encode(ranges, reading, scratch)
+        ids = encoded.write_ids(vocabulary, keep_gaps=config.oov == "gap", path=scratch / "ids.npy", threads=1)
+        count_part(ids, layout, config, runs, memory_bytes=memory_bytes)
         runs.close()
 
+        final = runs
         if runs.runs > 1:
-            merge_runs(runs.open(), merged, memory_bytes=counting.memory_bytes, threads=1)
+            final = merged
+            merge_runs(runs.open(), merged, memory_bytes=memory_bytes, threads=1)
             merged.close()
-            cells = merged.open()
-        else:
-            cells = runs.open()
 
+        cells = final.open()
         yield len(cells.counts)
-        for group in counting.groups:
+        for group in groups:
             yield _take_shards(cells, group)
 
 
-def _take_shards(cells: CellArrays, shards: range) -> ShardPiece:
+def _take_shards(cells: CellArrays, shards: range) -> CellArrays:
     """Return the cells of some shards as views; Ray copies them when it stores them."""
     ends = cells.offsets[0, shards.start : shards.stop + 1]
     start = int(ends[0])
     stop = int(ends[-1])
     begin, end = np.searchsorted(cells.large_cells, (start, stop))
 
-    return ShardPiece(
-        np.diff(ends),
+    return CellArrays(
+        ends[None] - start,
         np.asarray(cells.positions[start:stop]),
         np.asarray(cells.counts[start:stop]),
         np.asarray(cells.large_cells[begin:end]) - start,
@@ -366,10 +370,11 @@ def _take_shards(cells: CellArrays, shards: range) -> ShardPiece:
 
 def merge_group(
     pieces: Sequence[Any], layout: Layout, shards: range, folder: Path, memory_bytes: int, wait_seconds: float
-) -> MergedGroup:
-    """Merge the cells of a group of shards from all ranges into the folder of the group; return their sums.
+) -> tuple[int, Ints, Ints]:
+    """Merge the cells of a group of shards from all ranges into the folder of the group.
 
-    `pieces` are references. They are fetched one at a time, so that a node never holds all of them in memory.
+    Return their number, row sums and column sums, which are the same in a symmetric matrix. `pieces` are references.
+    They are fetched one at a time, so that a node never holds all of them in memory.
     """
     ray = load_ray()
 
@@ -393,13 +398,7 @@ def merge_group(
             merge_runs(merged.open(), target, memory_bytes=memory_bytes, threads=1)
         target.close()
 
-    return MergedGroup(target.cells, target.row_sums, target.column_sums)
-
-
-def open_merged(folder: Path) -> ShardPiece:
-    """Return the cells of a group from its folder, memory-mapped."""
-    arrays = {name.removesuffix(".npy"): open_array(folder / name) for name in FILES}
-    return ShardPiece(np.diff(arrays.pop("offsets")), **arrays)
+    return target.cells, target.row_sums, target.column_sums
 
 
 @contextmanager
@@ -420,14 +419,14 @@ def _scratch() -> AbstractContextManager[Path]:
 
 def _encode(ranges: tuple[FileRange, ...], reading: TextReading, scratch: Path) -> EncodedCorpus | JoinedCorpus:
     try:
-        encoded = encode_ranges(ranges, reading.config, scratch=scratch)
+        corpus = encode_ranges(ranges, reading.config, scratch=scratch)
     except CorpusError as error:
         if isinstance(error.__cause__, OSError):
             raise CorpusError(f"{error} ({_name_node()}; every node must see the corpus)") from error
         raise
     if reading.phrases is None:
-        return encoded
-    return join_corpus(encoded, reading.config, scratch=scratch, threads=1, phrases=reading.phrases)
+        return corpus
+    return join_corpus(corpus, reading.config, scratch=scratch, threads=1, phrases=reading.phrases)
 
 
 def _name_node() -> str:
