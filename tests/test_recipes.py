@@ -1,8 +1,8 @@
 """Golden recipes: every setting of every recipe, what follows from the settings, and every tuned constant, as literals.
 
-The numbers of this file were measured (experiments/notes.md, experiments/tables.md), and the benchmarks do not notice if
-one of them changes a little. Here a change is a deliberate edit: change the code and this file in one commit, with the
-measurement. If a module moves, change its name in `CONSTANTS` only.
+The numbers of this file were measured (experiments/notes.md and experiments/tables.md), and the benchmarks do not
+notice if one of them changes a little. Here a change is a deliberate edit: change the code and this file in one commit,
+with the measurement. If a module moves, change its name in `CONSTANTS` only.
 """
 
 from __future__ import annotations
