@@ -295,7 +295,7 @@ def tabulate_rare_words(methods: Iterable[MethodResult], vocabulary: Vocabulary)
 
 def tabulate_costs(methods: Iterable[MethodResult]) -> str:
     """Return a table of the time and the memory of each stage."""
-    rows = []
+    rows: list[tuple[Cell, ...]] = []
     for method in methods:
         costs = [method.costs.get(stage, Measure(None, None)) for stage in STAGES]
         rows.append((method.name, *((_seconds(cost), _memory(cost)) for cost in costs)))

@@ -26,7 +26,15 @@ from swivel.cli.recommend import table_options
 from swivel.cli.render import draw_table, show
 from swivel.errors import ConfigError
 from swivel.evaluation.bootstrap import Doubles, Interval, percentile_interval
-from swivel.reports.html import write_details, write_facts, write_heading, write_page, write_paragraph, write_table
+from swivel.reports.html import (
+    Cell,
+    write_details,
+    write_facts,
+    write_heading,
+    write_page,
+    write_paragraph,
+    write_table,
+)
 from swivel.runtime.options import RunOptions
 
 METRICS = ("recall", "ndcg")
@@ -165,7 +173,7 @@ def compose_report(results: TableResults) -> str:
     """Return the report as a page."""
     table = results.table
     best = {metric: max(method.scores[metric].figure for method in results.methods) for metric in METRICS}
-    rows = []
+    rows: list[tuple[Cell, ...]] = []
     for method in results.methods:
         scores = [
             (
