@@ -55,7 +55,7 @@ def main() -> None:
         fasttext_binary.BUCKETS = 1_000
 
     config = stage_config(VectorsConfig, spelling=None)
-    sets = find_sets(arguments.eval).sets
+    sets = find_sets(arguments.eval)[0]
     if arguments.vectors or arguments.smoke:
         recipe = score_spelling(train_or_load(arguments), sets, config, arguments)
         keep(arguments, {"spelling": config.spelling, "recipe": recipe}, name="guessing_spelling")

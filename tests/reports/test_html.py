@@ -16,11 +16,11 @@ from swivel.reports.html import (
     write_picture,
     write_table,
 )
-from swivel.reports.plots import Curve, Point, draw_figure, plot_frequency
+from swivel.reports.plots import Point, draw_figure, plot_frequency
 
 
 def draw_curve() -> bytes:
-    return draw_figure(plot_frequency([Curve("ours", (Point(2, 0.5, 0.4, 0.6, 100),))]), "svg")
+    return draw_figure(plot_frequency({"ours": [Point(2, 0.5, 0.4, 0.6, 100)]}), "svg")
 
 
 ODD = write_page(

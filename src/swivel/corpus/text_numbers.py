@@ -15,7 +15,7 @@ from swivel.corpus import tokenizer_kernels as kernels
 from swivel.corpus.character_classes import MAX_TOKEN_BYTES, build_rules
 from swivel.corpus.phrases import PhraseTrie, split_phrase
 from swivel.corpus.sources import check_items, is_missing
-from swivel.corpus.type_tables import TypeTable
+from swivel.corpus.type_tables import TypeTable, start_text
 from swivel.corpus.vocabulary import BREAK
 
 _FIRST_NODE = 1 << 31  # of tries, above all token numbers
@@ -78,19 +78,13 @@ class TextNumbering:
             len(data) // 2 + len(stops) + kernels.STEP_TYPES, 2 * len(data) + MAX_TOKEN_BYTES + kernels.STEP_BYTES
         )
 
-        state = types.state
-        state[kernels.TEXT_STATE] = 0
-        state[kernels.HASH] = kernels.HASH_OF_NOTHING
-        state[kernels.BLANK] = 1
-        state[[kernels.OUT, kernels.BREAKS, kernels.IS_STRICT, kernels.HAS_MARKS]] = 0
-        state[kernels.BAD] = -1
-        state[kernels.UNIT] = rules.unit
+        types.begin_scan(rules, start_text())
 
         out = np.empty(len(data) + 2 * len(stops) + 8, np.uint32)
         ends = np.empty(len(stops), np.int64)
         tables = rules.kinds, rules.plain, rules.lower, rules.abbreviations
-        kernels.scan_texts(data, stops, *tables, types.slots, types.arena, types.types, state, out, ends)
-        return out[: state[kernels.OUT]], ends
+        kernels.scan_texts(data, stops, *tables, types.slots, types.arena, types.types, types.state, out, ends)
+        return out[: types.state[kernels.OUT]], ends
 
     def _name_unknown(self, numbers: NDArray[np.int64]) -> tuple[list[str], NDArray[np.int64]]:
         """Return the unknown tokens, and the numbers with those of unknown tokens counted from the vocabulary on."""

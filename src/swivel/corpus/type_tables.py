@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.corpus import tokenizer_kernels as kernels
-from swivel.corpus.character_classes import MAX_TOKEN_BYTES
+from swivel.corpus.character_classes import MAX_TOKEN_BYTES, TokenizerRules
 from swivel.storage import ArrayAppender, open_array
 
 _INITIAL_TYPES = 1024
@@ -59,6 +59,14 @@ class PackedTypes:
         return [bytes(data[start:stop]) for start, stop in zip(starts, stops, strict=True)]
 
 
+def start_text() -> NDArray[np.int64]:
+    """Return the state at the start of a text."""
+    state = np.zeros(kernels.TEXT_STATE.stop, np.int64)
+    state[kernels.HASH] = kernels.HASH_OF_NOTHING
+    state[kernels.BLANK] = 1
+    return state
+
+
 class TypeTable:
     """Distinct tokens in the order of their first occurrence, with counts."""
 
@@ -69,6 +77,14 @@ class TypeTable:
         self.slots = np.zeros(2 * _INITIAL_TYPES, np.uint64)
         self.arena = np.zeros(MAX_TOKEN_BYTES, np.uint8)
         self.types = np.zeros((_INITIAL_TYPES + 1, 2), np.int64)
+
+    def begin_scan(self, rules: TokenizerRules, text_state: NDArray[np.int64]) -> None:
+        """Set the state for a call of a kernel: the settings, and how far the text before has come."""
+        state = self.state
+        state[kernels.TEXT_STATE] = text_state
+        state[[kernels.OUT, kernels.BREAKS]] = 0
+        state[kernels.BAD] = -1
+        state[[kernels.UNIT, kernels.IS_STRICT, kernels.HAS_MARKS]] = rules.unit, rules.is_strict, rules.has_marks
 
     @classmethod
     def from_tokens(cls, tokens: Iterable[str], counts: Iterable[int] | None = None) -> TypeTable:
