@@ -40,7 +40,7 @@ from swivel.evaluation import (
     summarize_answers,
     summarize_pairs,
 )
-from swivel.evaluation.config import HALVES
+from swivel.evaluation.rules import HALVES
 from swivel.pipeline.settings import settings_of
 from swivel.runtime.options import RunOptions
 from swivel.storage import read_manifest

@@ -21,7 +21,7 @@ from fuzz.guard import SPLIT, Target, option, parts, put
 from swivel.config import CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
 from swivel.corpus import BREAK, encode, split_units, type_tables
 from swivel.corpus.character_classes import TokenizerRules, build_rules
-from swivel.corpus.encode import EncodedCorpus, EncodeWorker
+from swivel.corpus.encoded_corpus import EncodedCorpus, EncodeWorker
 from swivel.corpus.streams import Stream, TextBlock, cut_stream, open_streams
 from swivel.corpus.tokenizer_kernels import START, STEP_TYPES
 from swivel.corpus.vocabulary import Vocabulary

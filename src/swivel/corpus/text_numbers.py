@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from swivel.config import CorpusConfig
 from swivel.corpus import tokenizer_kernels as kernels
 from swivel.corpus.character_classes import MAX_TOKEN_BYTES, build_rules
-from swivel.corpus.phrases import PhraseTrie, split_phrase
+from swivel.corpus.joined_corpus import PhraseTrie, split_phrase
 from swivel.corpus.sources import check_items, is_missing
 from swivel.corpus.type_tables import TypeTable, start_text
 from swivel.corpus.vocabulary import BREAK
@@ -56,8 +56,8 @@ class TextNumbering:
 
     def number(self, texts: Sequence[str | None]) -> NumberedTexts:
         """Return the token numbers of texts; a missing text (None or NaN) has none."""
-        given = check_items(("" if is_missing(text) else text for text in texts), str, "a string")
-        encoded = [text.encode("utf-8", "surrogatepass") for text in given]
+        strings = check_items(("" if is_missing(text) else text for text in texts), str, "a string")
+        encoded = [text.encode("utf-8", "surrogatepass") for text in strings]
         stops = np.cumsum([len(text) for text in encoded], dtype=np.int64)
         data = np.frombuffer(b"".join(encoded), np.uint8)
 
@@ -90,8 +90,8 @@ class TextNumbering:
         """Return the unknown tokens, and the numbers with those of unknown tokens counted from the vocabulary on."""
         size = len(self._tokens)
         is_unknown = numbers >= size
-        found, places = np.unique(numbers[is_unknown], return_inverse=True)
-        unknown = [token.decode("utf-8", "replace") for token in self._types.pack().tokens(found)]
+        distinct, places = np.unique(numbers[is_unknown], return_inverse=True)
+        unknown = [token.decode("utf-8", "replace") for token in self._types.pack().tokens(distinct)]
         numbers[is_unknown] = size + places
 
         if len(self._types) > size + _MAX_UNKNOWN:

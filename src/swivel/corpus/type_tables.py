@@ -218,22 +218,22 @@ class TypeCounts:
 
         def choose(part: int) -> tuple[list[bytes], NDArray[np.int64]]:
             types = self.merge(part, parts).pack()
-            chosen = _find_frequent(types.counts, min_count, limit)
-            return types.tokens(chosen), types.counts[chosen]
+            indices = _find_frequent(types.counts, min_count, limit)
+            return types.tokens(indices), types.counts[indices]
 
         with ThreadPoolExecutor(workers) as pool:
-            found = list(pool.map(choose, range(parts)))
+            frequent_types = list(pool.map(choose, range(parts)))
 
-        tokens = [token for part, _ in found for token in part]
-        counts = np.concatenate([part for _, part in found])
-        chosen = _find_frequent(counts, min_count, limit)
-        return {tokens[number].decode(): int(counts[number]) for number in chosen}
+        tokens = [token for part, _ in frequent_types for token in part]
+        counts = np.concatenate([part for _, part in frequent_types])
+        indices = _find_frequent(counts, min_count, limit)
+        return {tokens[number].decode(): int(counts[number]) for number in indices}
 
     def of_tokens(self, tokens: Iterable[str]) -> dict[str, int]:
         """Return the counts of those of the given tokens that occur."""
-        asked = list(dict.fromkeys(tokens))
-        table = TypeTable.from_tokens(asked)
-        counts = np.zeros(len(asked), np.int64)
+        names = list(dict.fromkeys(tokens))
+        table = TypeTable.from_tokens(names)
+        counts = np.zeros(len(names), np.int64)
 
         for files in self._tables:
             other = files.open()
@@ -241,7 +241,7 @@ class TypeCounts:
             is_found = numbers >= 0
             counts[numbers[is_found]] += other.counts[is_found]
 
-        return {token: count for token, count in zip(asked, counts.tolist(), strict=True) if count}
+        return {token: count for token, count in zip(names, counts.tolist(), strict=True) if count}
 
     def _choose_parts(self) -> int:
         """Return the number of parts that are merged one after the other, so that each fits in memory."""
@@ -259,8 +259,8 @@ class TypeCounts:
 
 def _find_frequent(counts: NDArray[np.int64], min_count: int, limit: int) -> NDArray[np.int64]:
     """Return the indices of counts of at least `min_count`, or of at least the `limit`-th largest of them."""
-    chosen = np.flatnonzero(counts >= min_count)
-    if limit and len(chosen) > limit:
-        least = np.partition(counts[chosen], -limit)[-limit]
-        chosen = np.flatnonzero(counts >= least)
-    return chosen
+    indices = np.flatnonzero(counts >= min_count)
+    if limit and len(indices) > limit:
+        least = np.partition(counts[indices], -limit)[-limit]
+        indices = np.flatnonzero(counts >= least)
+    return indices

@@ -10,15 +10,14 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
 from typing import NoReturn
 
 from swivel.errors import ConfigError, EvaluationError, clear_errors
-from swivel.evaluation.config import HALVES
 from swivel.evaluation.download import PAPER_ORDER, name_set, published_sections
+from swivel.evaluation.rules import HALVES
 from swivel.runtime.numbers import parse_float
 
 SUFFIXES = (".tsv", ".txt")
@@ -99,11 +98,13 @@ class Line:
 
     def parse_score(self, text: str) -> float:
         """Return a finite number, or raise an error."""
-        with suppress(ValueError):
+        try:
             score = parse_float(text.strip())
-            if math.isfinite(score):
-                return score
-        self.fail(f"expected a number as the score, got {text!r}")
+        except ValueError:
+            score = math.nan
+        if not math.isfinite(score):
+            self.fail(f"expected a number as the score, got {text!r}")
+        return score
 
     def fail(self, message: str) -> NoReturn:
         """Raise an error that names the file and the line."""
@@ -115,16 +116,16 @@ def list_sources(source: str | Path | Iterable[str | Path]) -> list[str | Path]:
     return [source] if isinstance(source, (str, Path)) else list(source)
 
 
-def list_set_files(listed: Sequence[str | Path], what: str, expected: str) -> list[tuple[Path, bool]]:
+def list_set_files(sources: Sequence[str | Path], what: str, expected: str) -> list[tuple[Path, bool]]:
     """Return the files of a list of paths, each once, and whether it is from a folder.
 
     Of a folder, these are the `.tsv` and `.txt` files. Raises EvaluationError if there are none.
     """
-    if wrong := [each for each in listed if not isinstance(each, (str, Path))]:
+    if wrong := [each for each in sources if not isinstance(each, (str, Path))]:
         raise ConfigError(f"{what} must be files or folders, got {wrong[0]!r}: write items to a file; {expected}")
 
     files: dict[Path, tuple[Path, bool]] = {}  # by resolved path, so that a file listed twice is read once
-    for path in map(Path, listed):
+    for path in map(Path, sources):
         if not path.is_dir():
             files[path.resolve()] = path, False
             continue
@@ -135,21 +136,22 @@ def list_set_files(listed: Sequence[str | Path], what: str, expected: str) -> li
                 files[file.resolve()] = file, True
 
     if not files:
-        raise EvaluationError(f"{', '.join(map(str, listed)) or 'no files'}: no {what} found; {expected}")
+        raise EvaluationError(f"{', '.join(map(str, sources)) or 'no files'}: no {what} found; {expected}")
     return list(files.values())
 
 
 def find_sets(source: str | Path | Iterable[str | Path], *, lowercase: bool = True) -> tuple[list[TestSet], list[Path]]:
     """Read the `.tsv` and `.txt` files of a folder, or a list of files and folders.
 
-    Returns the sets in the paper's order, and the files that are not test sets. A file of a folder is left out if its first line fits no kind of test set. It is an error if such a file was passed
-    explicitly or has the name of a set of the paper, and if two sets have the same name.
+    Returns the sets in the paper's order, and the files that are not test sets. A file of a folder is left out if its
+    first line fits no kind of test set. It is an error if such a file was passed explicitly or has the name of a set of
+    the paper, and if two sets have the same name.
     """
-    listed = list_sources(source)
+    sources = list_sources(source)
     sets: dict[str, tuple[Path, TestSet]] = {}
     left_out: list[Path] = []
 
-    for file, is_from_folder in list_set_files(listed, "test sets", EXPECTED):
+    for file, is_from_folder in list_set_files(sources, "test sets", EXPECTED):
         name = name_set(file)
         lines = _read_lines(file)
         if is_from_folder and _find_parser(lines) is None and name not in PAPER_ORDER:
@@ -161,7 +163,7 @@ def find_sets(source: str | Path | Iterable[str | Path], *, lowercase: bool = Tr
         sets[name] = file, _parse(file, lines, lowercase)
 
     if not sets:
-        raise EvaluationError(f"{', '.join(map(str, listed))}: no test sets found; {EXPECTED}")
+        raise EvaluationError(f"{', '.join(map(str, sources))}: no test sets found; {EXPECTED}")
 
     names = [*PAPER_ORDER, *sorted(sets.keys() - set(PAPER_ORDER))]
     return [sets[name][1] for name in names if name in sets], left_out

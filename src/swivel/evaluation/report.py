@@ -10,10 +10,10 @@ from typing import Any
 
 from swivel.errors import EvaluationError
 from swivel.evaluation.bootstrap import Interval
-from swivel.evaluation.config import EvaluationConfig, change_rules
 from swivel.evaluation.datasets import TestSet, find_sets, split_set
 from swivel.evaluation.download import fetch_sets
 from swivel.evaluation.results import AnalogyResult, Result, SetResult
+from swivel.evaluation.rules import EvaluationConfig, change_rules
 from swivel.evaluation.scores import score_set
 from swivel.runtime.notebook import draw_html
 from swivel.runtime.progress import SILENT, Progress

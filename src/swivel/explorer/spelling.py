@@ -101,14 +101,14 @@ class Speller:
         """Return the ids of the labels that share most pairs of letters with a text (Dice coefficient)."""
         keys, owner, sizes = self._pairs
         letters = [ord(letter) for letter in f"\n{folded}\n"]
-        wanted = np.unique([a << 21 | b for a, b in itertools.pairwise(letters)])
+        pairs_of_text = np.unique([a << 21 | b for a, b in itertools.pairwise(letters)])
 
-        begins = np.searchsorted(keys, wanted)
-        ends = np.searchsorted(keys, wanted, side="right")
+        begins = np.searchsorted(keys, pairs_of_text)
+        ends = np.searchsorted(keys, pairs_of_text, side="right")
         shared = np.zeros(len(sizes), np.float32)
         for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
             shared += np.bincount(owner[begin:end], minlength=len(sizes))
 
-        scores = (2 * shared / (sizes + len(wanted))).astype(np.float32)
+        scores = (2 * shared / (sizes + len(pairs_of_text))).astype(np.float32)
         best = best_ids(scores, _CANDIDATES)
         return best[scores[best] > 0]

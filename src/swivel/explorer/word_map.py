@@ -19,7 +19,7 @@ from swivel.explorer.maps import Map, MapMaker, cache_folder
 from swivel.explorer.models import View
 from swivel.explorer.projection import Clusters, Floats, compute_umap
 from swivel.reports.plots import FORMATS, draw_figure, plot_map
-from swivel.reports.plots.word_map import PALETTE
+from swivel.reports.plots.map_plot import PALETTE
 from swivel.runtime.progress import Progress, track
 from swivel.runtime.progress_bars import choose_progress
 from swivel.storage import write_file
