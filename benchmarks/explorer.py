@@ -134,7 +134,7 @@ def measure(arguments: argparse.Namespace, started: dict[str, Any]) -> dict[str,
             "cpu_ms": round(spent, 1),
         }
         print(f"{name:>12}  {result[name]}")
-    result["page_bytes"] = sum(len(file.data) for file in page_files().values())
+    result["page_bytes"] = sum(map(len, page_files().values()))
     result["page_usable_seconds"] = None if arguments.without_browser else time_page(port, tokens)
     result["crowd"] = crowd(port, tokens, arguments.clients, arguments.seconds)
     print(result["page_bytes"], "bytes;", result["page_usable_seconds"], "s;", result["crowd"])

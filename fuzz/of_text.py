@@ -19,7 +19,7 @@ import numpy as np
 
 from fuzz.guard import SPLIT, Target, option, parts, put
 from swivel.config import CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
-from swivel.corpus import BREAK, encode, split_units, type_tables
+from swivel.corpus import BREAK, encoded_corpus, split_units, type_tables
 from swivel.corpus.character_classes import TokenizerRules, build_rules
 from swivel.corpus.encoded_corpus import EncodedCorpus, EncodeWorker
 from swivel.corpus.streams import Stream, TextBlock, cut_stream, open_streams
@@ -67,7 +67,7 @@ def rules_of(config: CorpusConfig) -> TokenizerRules:
 
 def encode_alone(text: bytes, rules: TokenizerRules, folder: Path, piece_bytes: int) -> list[list[str]]:
     """Return the units of a text as `encode_streams` finds them, piece by piece, without its threads."""
-    encode._FREE_TYPES = STEP_TYPES  # The tables of small texts get full, too.
+    encoded_corpus._FREE_TYPES = STEP_TYPES  # The tables of small texts get full, too.
     type_tables._INITIAL_TYPES = 2 * STEP_TYPES
     worker, segments = EncodeWorker(0, folder, max_table_bytes=1 << 30), []
     start = carry = type_tables.start_text(), np.empty(0, np.uint8)

@@ -1,8 +1,8 @@
 """Golden recipes: every setting of every recipe, what follows from the settings, and every tuned constant, as literals.
 
-The numbers of this file were measured (docs/experiments.md, docs/tables.md), and the benchmarks do not notice if one of
-them changes a little. Here a change is a deliberate edit: change the code and this file in one commit, with the
-measurement. If a module moves, change its name in `CONSTANTS` only.
+The numbers of this file were measured (experiments/notes.md, experiments/tables.md), and the benchmarks do not notice
+if one of them changes a little. Here a change is a deliberate edit: change the code and this file in one commit, with
+the measurement. If a module moves, change its name in `CONSTANTS` only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
-from swivel.counts.transform import transform_counts
 
 import swivel
 from swivel.config import RECIPES, STAGES, TrainConfig, stage_config
@@ -72,7 +71,6 @@ SETTINGS: dict[str, dict[str, tuple[Any, Any, Any, Any]]] = {
         "accumulator_decay": (1.0, 0.9, 0.9, 0.95),
         "weight_decay": (0.0, 1e-4, 5e-5, 0.0),
         "decay_power": (0.0, 0.0, 0.0, 0.5),
-        "objective": ("swivel", "swivel", "swivel", "swivel"),
         "end": ("converged", "epochs", "epochs", "epochs"),
         "tolerance": (0.002, 0.002, 0.002, 0.002),
         "zeros": ("all", "auto", "auto", "auto"),
@@ -85,7 +83,6 @@ SETTINGS: dict[str, dict[str, tuple[Any, Any, Any, Any]]] = {
         "confidence_base": (0.1, 0.1, 0.1, 1.2),
         "confidence_scale": (0.25, 0.25, 0.25, 0.0),
         "confidence_power": (0.5, 0.5, 0.5, 0.5),
-        "confidence_most": (None, None, None, None),
         "unseen": (1.0, 1.0, 1.0, 1.0),
         "dtype": ("auto", "auto", "auto", "auto"),
         "backend": ("auto", "auto", "auto", "auto"),
@@ -251,7 +248,6 @@ CONSTANTS: dict[str, dict[str, Any]] = {
         "_MAX_BITS": 60,
     },
     "swivel.counts.layout": {"BLOCK_SIZE": 1_024, "MAX_SHARDS": 1_048_576},  # Training keeps stored blocks if it can.
-    "swivel.pipeline.sparse_fit": {"COUNT_BITS": 32, "MAX_UNIT_BITS": 52},
     # Training.
     "swivel.training.schedule": {
         "MIN_BLOCK_SIZE": 256,
@@ -346,11 +342,11 @@ CONSTANTS: dict[str, dict[str, Any]] = {
     # Evaluation, and the methods that results are compared with.
     "swivel.evaluation.bootstrap": {"DRAWS": 10_000, "SEED": 1, "LEVEL": 0.95},
     "swivel.evaluation.text_sets": {"FOLDS": 5, "_INVERSE_PENALTY": 0.01, "_USUAL_TEXTS": 3_000, "_MAX_STEPS": 100},
-    "swivel.evaluation.baselines": {
+    "experiments.word2vec": {
         "RATES": {"sgns": 0.025, "cbow": 0.05, "fasttext": 0.05},
         "MAX_SENTENCE_TOKENS": 10_000,
     },
-    "swivel.evaluation.table_baselines": {
+    "experiments.table_methods": {
         "POWERS": (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0),
         "RIDGES": (30.0, 100.0, 300.0, 1000.0),
         "MAX_EASE_COLUMNS": 8_000,
@@ -498,7 +494,7 @@ def make_table(rows: int, columns: int, draws: int) -> scipy.sparse.coo_array:
 @pytest.mark.parametrize("name", TABLES)
 def test_settings_that_follow_from_a_table_are_the_expected_ones(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     counted = swivel.import_counts(make_table(*TABLES[name]))
-    matrix = transform_counts(counted, "log")
+    matrix = counted.transformed("log")
     train_config, vectors_config = resolve_configs(matrix, "table", {})
     popularity = choose_popularity(matrix.shape[0], matrix.cell_count, matrix.column_sums)
 

@@ -110,7 +110,7 @@ def test_a_damaged_or_foreign_matrix_beside_the_vectors_is_ignored(tmp_path: Pat
 def test_warm_makes_all_views() -> None:
     exploration = make_exploration(two=True)
     server.warm(exploration)
-    assert all(view._made is not None for each in exploration.sets for view in each.views.values())
+    assert all(view._vectors is not None for each in exploration.sets for view in each.views.values())
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,9 @@ def list_set_files(sources: Sequence[str | Path], what: str, expected: str) -> l
     return list(files.values())
 
 
-def find_sets(source: str | Path | Iterable[str | Path], *, lowercase: bool = True) -> tuple[list[TestSet], list[Path]]:
+def find_sets(
+    source: str | Path | Iterable[str | Path], *, lowercase: bool = True
+) -> tuple[tuple[TestSet, ...], list[Path]]:
     """Read the `.tsv` and `.txt` files of a folder, or a list of files and folders.
 
     Returns the sets in the paper's order, and the files that are not test sets. A file of a folder is left out if its
@@ -166,7 +168,7 @@ def find_sets(source: str | Path | Iterable[str | Path], *, lowercase: bool = Tr
         raise EvaluationError(f"{', '.join(map(str, sources))}: no test sets found; {EXPECTED}")
 
     names = [*PAPER_ORDER, *sorted(sets.keys() - set(PAPER_ORDER))]
-    return [sets[name][1] for name in names if name in sets], left_out
+    return tuple(sets[name][1] for name in names if name in sets), left_out
 
 
 def read_set(path: str | Path, *, lowercase: bool = True) -> TestSet:

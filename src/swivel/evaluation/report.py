@@ -140,7 +140,7 @@ def evaluate(
 
 def read_sets(
     source: str | Path | Iterable[str | Path] | None, rules: EvaluationConfig, *, progress: Progress = SILENT
-) -> tuple[list[TestSet], list[Path]]:
+) -> tuple[tuple[TestSet, ...], list[Path]]:
     """Return what `find_sets` does for `evaluate`: the sets are reduced to one half if the rules say so."""
     if source is None:
         source = fetch_sets(progress=progress)
@@ -149,7 +149,7 @@ def read_sets(
     for path in left_out:
         progress.message(f"{path.name}: skipped, not a test set")
     if rules.half is not None:
-        sets = [split_set(test_set, rules.half) for test_set in sets]
+        sets = tuple(split_set(test_set, rules.half) for test_set in sets)
     return sets, left_out
 
 
