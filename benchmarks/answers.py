@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from swivel.evaluation import AnalogyResult, Report, SimilarityResult, split_set, summarize_answers, summarize_pairs
-from swivel.evaluation.config import EvaluationConfig
 from swivel.evaluation.datasets import AnalogySet, SimilaritySet, TestSet
+from swivel.evaluation.rules import EvaluationConfig
 
 HALVES = (None, "tune", "report")  # all items, those that settings were chosen on, and the others
 

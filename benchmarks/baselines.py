@@ -36,8 +36,8 @@ from experiments.word2vec import Word2vecConfig, describe_settings, train_gensim
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix
 from swivel.evaluation import PAPER_ORDER, Report, evaluate, find_sets
-from swivel.evaluation.config import EvaluationConfig
 from swivel.evaluation.datasets import SimilaritySet
+from swivel.evaluation.rules import EvaluationConfig
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import ForwardingProgress, Task
 from swivel.vectors import VectorTable
@@ -93,7 +93,7 @@ def run_method(method: str, files: list[Path], matrix: Matrix, arguments: argpar
         "wall_seconds": round(wall, 1),
         "cpu_seconds": round(cpu, 1),
         "private_bytes": memory.peak,
-        "figures": figures_by_half(answers, method, find_sets(arguments.eval).sets),
+        "figures": figures_by_half(answers, method, find_sets(arguments.eval)[0]),
         "known_items": {result.name: [result.known, result.total] for result in report.results},
     }
 
@@ -163,7 +163,7 @@ class PrintedTask:
 
 def unknown_words(vocabulary: Vocabulary, folder: Path) -> list[str]:
     """Return the words of the similarity sets that are not in the vocabulary."""
-    pairs = [pair for each in find_sets(folder).sets if isinstance(each, SimilaritySet) for pair in each.pairs]
+    pairs = [pair for each in find_sets(folder)[0] if isinstance(each, SimilaritySet) for pair in each.pairs]
     return sorted({word for pair in pairs for word in pair if word not in vocabulary})
 
 

@@ -70,7 +70,7 @@ def main() -> None:
 
     answers = arguments.answers or work_folder() / "baselines"
     files = plain_corpus(arguments.corpus)
-    sets = find_sets(arguments.eval).sets
+    sets = find_sets(arguments.eval)[0]
 
     compile_bytecode()
     commands, plans = [], []

@@ -56,7 +56,7 @@ def write_sets(folder: Path, arguments: argparse.Namespace, rng: np.random.Gener
 
 def seconds_of_analogies(vectors: swivel.Vectors, folder: Path, method: str) -> float:
     started = time.perf_counter()
-    for each in find_sets(folder).sets:
+    for each in find_sets(folder)[0]:
         if isinstance(each, AnalogySet):
             score_analogies(vectors, each, EvaluationConfig(method=method))
     return time.perf_counter() - started

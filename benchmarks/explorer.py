@@ -30,9 +30,9 @@ from swivel import explorer
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.explorer.app import Exploration
 from swivel.explorer.assets import page_files
-from swivel.explorer.maps import Map, MapMaker, Stopped, compute_in_process
+from swivel.explorer.maps import Map, MapMaker, compute_in_process
 from swivel.explorer.models import open_set
-from swivel.explorer.projection import Floats, Reduced, Show
+from swivel.explorer.projection import Floats, Show
 from swivel.explorer.server import serve, warm
 from swivel.vectors import Vectors, VectorTable
 
@@ -83,17 +83,17 @@ def time_umap(path: str | Path) -> dict[str, float]:
     """Return the seconds until the principal components of a map are there, and then its places by UMAP."""
     made = Map(open_set(str(path)).view(""))
     began = time.perf_counter()
-    reduced = made.reduced
+    components = made.components
     there = time.perf_counter()
-    points = compute_in_process(reduced, threading.Event(), lambda draft: None)
+    points = compute_in_process(components, lambda draft: None)
     print("umap of", len(points), "words")
     return {"components": round(there - began, 2), "umap": round(time.perf_counter() - there, 1)}
 
 
 def run_server(path: str, answers: Connection) -> None:
-    def never(reduced: Reduced, stop: threading.Event, show: Show) -> Floats:
-        stop.wait()
-        raise Stopped("")
+    def never(components: Floats, show: Show) -> Floats:
+        threading.Event().wait()
+        raise AssertionError
 
     began = time.perf_counter()
     with explorer.listen("127.0.0.1", 0) as listener:
@@ -134,7 +134,7 @@ def measure(arguments: argparse.Namespace, started: dict[str, Any]) -> dict[str,
             "cpu_ms": round(spent, 1),
         }
         print(f"{name:>12}  {result[name]}")
-    result["page_bytes"] = sum(len(file.data) for file in page_files().values())
+    result["page_bytes"] = sum(map(len, page_files().values()))
     result["page_usable_seconds"] = None if arguments.without_browser else time_page(port, tokens)
     result["crowd"] = crowd(port, tokens, arguments.clients, arguments.seconds)
     print(result["page_bytes"], "bytes;", result["page_usable_seconds"], "s;", result["crowd"])

@@ -26,8 +26,8 @@ from experiments.word2vec import Word2vecConfig, train_gensim_model
 from swivel.config import VectorsConfig, stage_config
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.evaluation import find_sets
-from swivel.evaluation.config import EvaluationConfig
 from swivel.evaluation.datasets import AnalogySet, SimilaritySet, TestSet
+from swivel.evaluation.rules import EvaluationConfig
 from swivel.evaluation.scores import score_analogies, score_set, score_similarity
 from swivel.runtime.options import RunOptions
 from swivel.vectors import Vectors, VectorTable, subwords
@@ -55,7 +55,7 @@ def main() -> None:
         fasttext_binary.BUCKETS = 1_000
 
     config = stage_config(VectorsConfig, spelling=None)
-    sets = find_sets(arguments.eval).sets
+    sets = find_sets(arguments.eval)[0]
     if arguments.vectors or arguments.smoke:
         recipe = score_spelling(train_or_load(arguments), sets, config, arguments)
         keep(arguments, {"spelling": config.spelling, "recipe": recipe}, name="guessing_spelling")

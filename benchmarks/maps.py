@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 import swivel
 from common import cpu_seconds, keep, make_parser, parse_arguments
-from swivel.explorer.projection import Floats, Reduced, compute_umap, reduce_vectors
+from swivel.explorer.projection import Floats, compute_umap, reduce_vectors
 
 MEASURES = ("swivel.explorer.projection", "swivel.explorer.umap_kernels")
 NEIGHBORS = 15
@@ -75,7 +75,7 @@ def measure(vectors: Floats, arguments: argparse.Namespace) -> dict[str, Any]:
         "components_seconds": round(components, 2),
         "umap_seconds": round(time.perf_counter() - began[0], 1),
         "umap_cpu_seconds": round(cpu_seconds() - began[1], 1),
-        "trustworthiness": round(find_trustworthiness(reduced.values, points, arguments.sample), 4),
+        "trustworthiness": round(find_trustworthiness(reduced, points, arguments.sample), 4),
     }
     if len(vectors) <= arguments.compared and importlib.util.find_spec("umap"):
         found["umap_learn"] = measure_umap_learn(reduced, arguments)
@@ -83,18 +83,18 @@ def measure(vectors: Floats, arguments: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def measure_umap_learn(reduced: Reduced, arguments: argparse.Namespace) -> dict[str, Any]:
+def measure_umap_learn(reduced: Floats, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the same of umap-learn with its defaults; the time includes compiling, as in every new process."""
     began = time.perf_counter(), cpu_seconds()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import umap
 
-        points = np.asarray(umap.UMAP(random_state=1, n_jobs=1).fit_transform(reduced.values))
+        points = np.asarray(umap.UMAP(random_state=1, n_jobs=1).fit_transform(reduced))
     return {
         "umap_seconds": round(time.perf_counter() - began[0], 1),
         "umap_cpu_seconds": round(cpu_seconds() - began[1], 1),
-        "trustworthiness": round(find_trustworthiness(reduced.values, points, arguments.sample), 4),
+        "trustworthiness": round(find_trustworthiness(reduced, points, arguments.sample), 4),
     }
 
 
@@ -111,7 +111,7 @@ def main() -> None:
     large = make_vectors(arguments.words, arguments.dim)
     if arguments.vectors:
         large = swivel.load(arguments.vectors).unit_vectors[: arguments.words]
-    compute_umap(Reduced(large[:100, :5].copy()))  # Compiles the kernels, or loads them.
+    compute_umap(large[:100, :5].copy())  # Compiles the kernels, or loads them.
     demo = train_sample(min(arguments.dim, 128), arguments.epochs)[: arguments.words]
     keep(arguments, {"demo": measure(demo, arguments), "large": measure(large, arguments)})
 

@@ -15,10 +15,10 @@ import numpy as np
 from common import cpu_seconds, keep, make_parser, parse_arguments, plain_corpus, write_corpus
 from swivel.config import CorpusConfig
 from swivel.corpus import encode_corpus
-from swivel.corpus.phrases import JoinedCorpus
+from swivel.corpus.joined_corpus import JoinedCorpus
 from swivel.corpus.vocabulary import BREAK
 
-MEASURES = ("swivel.corpus.phrases", "swivel.corpus.phrase_kernels", "swivel.corpus.encode")
+MEASURES = ("swivel.corpus.joined_corpus", "swivel.corpus.phrase_kernels", "swivel.corpus.encoded_corpus")
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ from experiments.table_methods import (
     why_left_out,
 )
 from swivel.evaluation import RankingReport, evaluate_ranking
-from swivel.evaluation.ranking import Scores
+from swivel.evaluation.table_ranking import Scores
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT
 from swivel.vectors.ranking import ColumnRanking
@@ -36,7 +36,7 @@ from swivel.vectors.ranking import ColumnRanking
 MEASURES = (
     "swivel.training.table_settings",
     "swivel.vectors.ranking",
-    "swivel.evaluation.ranking",
+    "swivel.evaluation.table_ranking",
     "experiments/table_methods.py",
 )
 OPTIONS = RunOptions(progress=SILENT)

@@ -28,7 +28,7 @@ def main() -> None:
     smoke = {"methods": ["default_cuda"], "baselines": ["sgns"], "answers": make_smoke_answers}
     arguments = parse_arguments(parser, eval=write_sets, **smoke)
 
-    sets = find_sets(arguments.eval).sets
+    sets = find_sets(arguments.eval)[0]
     compared = {}
     for method in arguments.methods:
         seeds = find_seeds(arguments.answers, method)
@@ -43,7 +43,7 @@ def main() -> None:
 
 def make_smoke_answers(folder: Path) -> Path:
     """Write random answers to the sets of a smoke run, and return their folder."""
-    sets: tuple[TestSet, ...] = find_sets(folder / "sets").sets
+    sets: tuple[TestSet, ...] = find_sets(folder / "sets")[0]
     for seed, method in enumerate(("default_cuda_1", "default_cuda_2", "sgns")):
         write_random_answers(sets, folder / "answers", method, seed)
     return folder / "answers"

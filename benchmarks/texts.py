@@ -19,10 +19,10 @@ import swivel
 from common import keep, make_parser, median_seconds, parse_arguments, plain_corpus, write_corpus
 from swivel.evaluation.datasets import SimilaritySet
 from swivel.evaluation.download import TEXT_SOURCES, fetch_sets
-from swivel.evaluation.texts import PLAIN_MEAN, TextSet, read_text_sets, score_texts
+from swivel.evaluation.text_sets import PLAIN_MEAN, TextSet, read_text_sets, score_texts
 from swivel.vectors import Vectors, VectorTable
 
-MEASURES = ("swivel.vectors.texts", "swivel.corpus.text_numbers", "swivel.evaluation.texts")
+MEASURES = ("swivel.vectors.texts", "swivel.corpus.text_numbers", "swivel.evaluation.text_sets")
 WAYS: dict[str, dict[str, Any]] = {
     "mean": dict(PLAIN_MEAN),
     "weighted": {"components": 0, "guess": False},

@@ -40,7 +40,7 @@ from swivel.evaluation import (
     summarize_answers,
     summarize_pairs,
 )
-from swivel.evaluation.config import HALVES
+from swivel.evaluation.rules import HALVES
 from swivel.pipeline.settings import settings_of
 from swivel.runtime.options import RunOptions
 from swivel.storage import read_manifest
@@ -241,7 +241,7 @@ class Experiment:
 
 def find_test_sets(data: Path | None, rules: EvaluationConfig) -> tuple[TestSet, ...]:
     """Return the sets of pairs and of analogies in a folder, or those of the paper."""
-    sets = tuple(each for each in read_sets(data, rules).sets if not isinstance(each, CategorySet))
+    sets = tuple(each for each in read_sets(data, rules)[0] if not isinstance(each, CategorySet))
     if not sets:
         raise ConfigError(f"{data}: no pairs of words with scores, and no analogies")
     return sets

@@ -26,7 +26,16 @@ from swivel.evaluation import (
     compare_reports,
 )
 from swivel.reports import plots
-from swivel.reports.document import Block, Cell, Details, Document, Heading, Paragraph, Picture, Table, facts_table
+from swivel.reports.html import (
+    Cell,
+    write_details,
+    write_facts,
+    write_heading,
+    write_page,
+    write_paragraph,
+    write_picture,
+    write_table,
+)
 from swivel.runtime.resources import format_bytes
 from swivel.vectors import Vectors
 
@@ -160,7 +169,7 @@ def write_paper_report(out: Path, results: Results, matrix: Matrix) -> None:
     pictures = {}
     for name, figure in draw_figures(results, matrix):
         plots.save_figure(figure, out / "figures" / f"{name}.png")
-        pictures[name] = Picture(name, CAPTIONS[name], plots.draw_figure(figure, "svg"))
+        pictures[name] = write_picture(name, CAPTIONS[name], plots.draw_figure(figure, "svg"))
     write_report(out, compose_report(results, matrix.rows, pictures), results.to_dict())
 
 
@@ -175,69 +184,71 @@ def draw_figures(results: Results, matrix: Matrix) -> Iterator[tuple[str, Any]]:
     yield "block", plot_block(matrix)
 
 
-def compose_report(results: Results, vocabulary: Vocabulary, pictures: Mapping[str, Picture]) -> Document:
-    """Return the report as a document."""
+def compose_report(results: Results, vocabulary: Vocabulary, pictures: Mapping[str, str]) -> str:
+    """Return the report as a page."""
     first = results.methods[0]
-    blocks: list[Block] = [
+    blocks: list[str] = [
         *_compose_scores(results),
-        Heading("Common and rare words"),
+        write_heading("Common and rare words"),
         *(pictures[name] for name in ("frequency", "differences") if name in pictures),
-        Paragraph("The nearest neighbors of very rare words: those of the paper, and of the rarest fifth of the text."),
+        write_paragraph(
+            "The nearest neighbors of very rare words: those of the paper, and of the rarest fifth of the text."
+        ),
         tabulate_rare_words(results.methods, vocabulary),
-        Heading("Time and memory"),
-        Paragraph(COSTS),
+        write_heading("Time and memory"),
+        write_paragraph(COSTS),
         tabulate_costs(results.methods),
-        Heading("How it works"),
+        write_heading("How it works"),
         *(pictures[name] for name in ("loss", "block") if name in pictures),
-        Heading("Settings, versions, machine"),
-        *(Details(f"{each.name}: {each.about}", (facts_table(each.settings),)) for each in results.methods),
-        Details("Corpus", (facts_table(results.corpus),)),
-        Details("Machine and versions", (facts_table(results.machine),)),
+        write_heading("Settings, versions, machine"),
+        *(write_details(f"{each.name}: {each.about}", write_facts(each.settings)) for each in results.methods),
+        write_details("Corpus", write_facts(results.corpus)),
+        write_details("Machine and versions", write_facts(results.machine)),
     ]
     names = ", ".join(f"`{method.name}`" for method in results.methods)
     subtitle = f"{', '.join(results.corpus['files'])}: vectors of {first.vectors.dim} dimensions by {names}."
-    return Document("Swivel: the paper's experiment", subtitle, tuple(blocks))
+    return write_page("Swivel: the paper's experiment", subtitle, blocks)
 
 
-def _compose_scores(results: Results) -> Iterator[Block]:
+def _compose_scores(results: Results) -> Iterator[str]:
     first, *others = results.methods
-    yield Heading("The table")
-    yield Paragraph(RULES + (f" Only the half `{results.half}` of every set is used." if results.half else ""))
+    yield write_heading("The table")
+    yield write_paragraph(RULES + (f" Only the half `{results.half}` of every set is used." if results.half else ""))
     if results.half != "report" and any(method.name == "default" for method in results.methods):
-        yield Paragraph(TUNED)
+        yield write_paragraph(TUNED)
 
     def show_score(method: MethodResult, name: str) -> Cell:
         return score_cell(results, method, name)
 
     def show_known(method: MethodResult, name: str) -> Cell:
         result = method.reports[0][name]
-        return Cell(f"{result.known:,} of {result.total:,}")
+        return f"{result.known:,} of {result.total:,}"
 
     def show_difference(method: MethodResult, name: str) -> Cell:
         compared = results.comparisons[method.name][name]
         if compared.difference is None or compared.p_value is None:
-            return Cell("–")
+            return "–"
         p_value = "p < .001" if compared.p_value < 0.001 else f"p = {format_figure(compared.p_value)}"
-        return Cell(format_figure(compared.difference), f"{format_range(compared.interval)}, {p_value}")
+        return format_figure(compared.difference), f"{format_range(compared.interval)}, {p_value}"
 
     yield _tabulate(results, results.methods, show_score)
-    yield Details("Items with known words only", (_tabulate(results, results.methods, show_known),))
+    yield write_details("Items with known words only", _tabulate(results, results.methods, show_known))
     if others:
-        yield Details(f"{first.name} minus each other method", (_tabulate(results, others, show_difference),))
+        yield write_details(f"{first.name} minus each other method", _tabulate(results, others, show_difference))
 
 
-def _tabulate(results: Results, methods: Iterable[MethodResult], show: Callable[[MethodResult, str], Cell]) -> Table:
+def _tabulate(results: Results, methods: Iterable[MethodResult], show: Callable[[MethodResult, str], Cell]) -> str:
     """Return a table with a row per method and a column per set."""
     names = [each.name for each in results.sets]
-    rows = [(Cell(method.name, method.about), *(show(method, name) for name in names)) for method in methods]
-    return Table(("", *map(label_of, names)), tuple(rows))
+    rows = [((method.name, method.about), *(show(method, name) for name in names)) for method in methods]
+    return write_table(("", *map(label_of, names)), rows)
 
 
 def score_cell(results: Results, method: MethodResult, name: str) -> Cell:
     """Return the score on a set, and below it its interval, and how the seeds and the items differ."""
     result, mean, scores = method.reports[0][name], method.mean(name), method.scores(name)
     if mean is None or result.known < MIN_KNOWN:
-        return Cell(format_figure(mean), "too few known items" if result.known else "no known items")
+        return format_figure(mean), "too few known items" if result.known else "no known items"
 
     notes = [format_range(result.interval)]
     if len(scores) > 1:
@@ -248,7 +259,7 @@ def score_cell(results: Results, method: MethodResult, name: str) -> Cell:
     best = max(figure for each in results.methods if (figure := each.mean(name)) is not None)
     compared = results.comparisons.get(method.name, {}).get(name)
     difference = None if compared is None else compared.interval
-    return Cell(mark_figure(mean, difference, is_best=mean == best), ", ".join(filter(None, notes)))
+    return mark_figure(mean, difference, is_best=mean == best), ", ".join(filter(None, notes))
 
 
 def choose_rare_words(vocabulary: Vocabulary, *, count: int = 4) -> tuple[str, ...]:
@@ -269,26 +280,26 @@ def choose_rare_words(vocabulary: Vocabulary, *, count: int = 4) -> tuple[str, .
     return known + tuple(candidates[position] for position in np.unique(positions))
 
 
-def tabulate_rare_words(methods: Iterable[MethodResult], vocabulary: Vocabulary) -> Table:
+def tabulate_rare_words(methods: Iterable[MethodResult], vocabulary: Vocabulary) -> str:
     """Return a table of the nearest neighbors of rare words in the vectors of each method."""
     rows = []
     for word in choose_rare_words(vocabulary):
-        shown = Cell(word, f"seen {int(vocabulary.counts[vocabulary.id(word)]):,} times")
+        shown: Cell = (word, f"seen {int(vocabulary.counts[vocabulary.id(word)]):,} times")
         for method in methods:
             nearest = method.vectors.nearest(word, 6) if word in method.vectors else []
             tokens = ", ".join(each.token for each in nearest) or "unknown, or without neighbors"
-            rows.append((shown, Cell(method.name), Cell(tokens)))
-            shown = Cell("")  # The word is shown in its first row only.
-    return Table(("word", "method", "nearest"), tuple(rows), is_text=True)
+            rows.append((shown, method.name, tokens))
+            shown = ""  # The word is shown in its first row only.
+    return write_table(("word", "method", "nearest"), rows, is_text=True)
 
 
-def tabulate_costs(methods: Iterable[MethodResult]) -> Table:
+def tabulate_costs(methods: Iterable[MethodResult]) -> str:
     """Return a table of the time and the memory of each stage."""
-    rows = []
+    rows: list[tuple[Cell, ...]] = []
     for method in methods:
         costs = [method.costs.get(stage, Measure(None, None)) for stage in STAGES]
-        rows.append((Cell(method.name), *(Cell(_seconds(cost), _memory(cost)) for cost in costs)))
-    return Table(("", *STAGES), tuple(rows))
+        rows.append((method.name, *((_seconds(cost), _memory(cost)) for cost in costs)))
+    return write_table(("", *STAGES), rows)
 
 
 def _seconds(cost: Measure) -> str:

@@ -11,8 +11,6 @@ from typing import Any
 import swivel
 from swivel.evaluation.bootstrap import Interval
 from swivel.pipeline.info import library_versions
-from swivel.reports.document import Document
-from swivel.reports.html import write_html
 from swivel.runtime.resources import count_cores
 
 HTML, RESULTS = "report.html", "results.json"
@@ -24,10 +22,10 @@ MARKS = (
 LIBRARIES = ("numpy", "scipy", "numba", "torch", "gensim", "matplotlib", "scikit-learn")
 
 
-def write_report(out: Path, document: Document, results: Mapping[str, Any]) -> None:
+def write_report(out: Path, page: str, results: Mapping[str, Any]) -> None:
     """Write `report.html`, which loads nothing else, and `results.json`."""
     (out / RESULTS).write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    (out / HTML).write_text(write_html(document), encoding="utf-8")
+    (out / HTML).write_text(page, encoding="utf-8")
 
 
 def format_figure(figure: float | None) -> str:

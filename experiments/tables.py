@@ -26,7 +26,15 @@ from swivel.cli.recommend import table_options
 from swivel.cli.render import draw_table, show
 from swivel.errors import ConfigError
 from swivel.evaluation.bootstrap import Doubles, Interval, percentile_interval
-from swivel.reports.document import Block, Cell, Details, Document, Heading, Paragraph, Table, facts_table
+from swivel.reports.html import (
+    Cell,
+    write_details,
+    write_facts,
+    write_heading,
+    write_page,
+    write_paragraph,
+    write_table,
+)
 from swivel.runtime.options import RunOptions
 
 METRICS = ("recall", "ndcg")
@@ -161,43 +169,46 @@ def draw_means(values: Doubles, draws: int = DRAWS) -> Doubles:
     return np.array([rng.multinomial(rows, np.full(rows, 1 / rows)) @ values / rows for _ in range(draws)])
 
 
-def compose_report(results: TableResults) -> Document:
-    """Return the report as a document."""
+def compose_report(results: TableResults) -> str:
+    """Return the report as a page."""
     table = results.table
     best = {metric: max(method.scores[metric].figure for method in results.methods) for metric in METRICS}
-    rows = []
+    rows: list[tuple[Cell, ...]] = []
     for method in results.methods:
         scores = [
-            Cell(
+            (
                 mark_figure(score.figure, score.difference, is_best=score.figure == best[metric]),
                 format_range(score.interval),
             )
             for metric, score in method.scores.items()
         ]
-        cost = Cell(f"{method.cpu_seconds:,.1f}", "" if method.tried == 1 else f"{method.tried} settings")
-        rows.append((Cell(method.name, METHODS[method.name]), *scores, cost, Cell(method.settings)))
+        cost = (f"{method.cpu_seconds:,.1f}", "" if method.tried == 1 else f"{method.tried} settings")
+        rows.append(((method.name, METHODS[method.name]), *scores, cost, method.settings))
 
-    blocks: list[Block] = [
-        Heading("The table"),
-        Paragraph(
+    blocks: list[str] = [
+        write_heading("The table"),
+        write_paragraph(
             "The cells were split at random: 60 % to train, 20 % to choose settings on, 20 % for this table "
             f"({table['test cells']:,} cells of {table['test rows']:,} rows). Each method ranks the columns that a row "
             "does not have among the other cells; figures are means over rows. Below each is its 95 % bootstrap "
             f"interval over rows. {MARKS}"
         ),
-        Table(("", *results.headers(), "CPU seconds of a fit", "settings chosen"), tuple(rows)),
-        Paragraph(
+        write_table(("", *results.headers(), "CPU seconds of a fit", "settings chosen"), rows),
+        write_paragraph(
             "CPU seconds are those of all threads, for the longest of the fits that settings were chosen from, without "
             "their evaluation; those of `tuned` include its whole search."
         ),
-        *(Paragraph(f"`{name}` ({METHODS[name]}) is left out: {reason}.") for name, reason in results.left_out.items()),
-        Details("Table", (facts_table(table),)),
-        Details("Machine and versions", (facts_table(results.machine),)),
+        *(
+            write_paragraph(f"`{name}` ({METHODS[name]}) is left out: {reason}.")
+            for name, reason in results.left_out.items()
+        ),
+        write_details("Table", write_facts(table)),
+        write_details("Machine and versions", write_facts(results.machine)),
     ]
     density = table["cells"] / (table["rows"] * table["columns"])
     size = f"{table['rows']:,} rows, {table['columns']:,} columns, {table['cells']:,} observed cells ({density:.2%})"
     subtitle = f"{table['name']}: {size}. Vectors of {table['dimensions']} dimensions."
-    return Document("Swivel: methods on one table", subtitle, tuple(blocks))
+    return write_page("Swivel: methods on one table", subtitle, blocks)
 
 
 @click.command(cls=Command)

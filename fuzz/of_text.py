@@ -19,9 +19,9 @@ import numpy as np
 
 from fuzz.guard import SPLIT, Target, option, parts, put
 from swivel.config import CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
-from swivel.corpus import BREAK, encode, split_units, type_tables
+from swivel.corpus import BREAK, encoded_corpus, split_units, type_tables
 from swivel.corpus.character_classes import TokenizerRules, build_rules
-from swivel.corpus.encode import EncodedCorpus, EncodeWorker, WorkerFiles, _initial_carry
+from swivel.corpus.encoded_corpus import EncodedCorpus, EncodeWorker
 from swivel.corpus.streams import Stream, TextBlock, cut_stream, open_streams
 from swivel.corpus.tokenizer_kernels import START, STEP_TYPES
 from swivel.corpus.vocabulary import Vocabulary
@@ -67,17 +67,18 @@ def rules_of(config: CorpusConfig) -> TokenizerRules:
 
 def encode_alone(text: bytes, rules: TokenizerRules, folder: Path, piece_bytes: int) -> list[list[str]]:
     """Return the units of a text as `encode_streams` finds them, piece by piece, without its threads."""
-    encode._FREE_TYPES = STEP_TYPES  # The tables of small texts get full, too.
+    encoded_corpus._FREE_TYPES = STEP_TYPES  # The tables of small texts get full, too.
     type_tables._INITIAL_TYPES = 2 * STEP_TYPES
-    worker, segments, carry = EncodeWorker(0, folder, max_table_bytes=1 << 30), [], _initial_carry()
+    worker, segments = EncodeWorker(0, folder, max_table_bytes=1 << 30), []
+    start = carry = type_tables.start_text(), np.empty(0, np.uint8)
     stream = Stream(f"{folder}/text", lambda: iter([TextBlock(text, len(text))] if text else []))
     with contextlib.closing(worker.ids):
         for piece in cut_stream(stream, piece_bytes):
-            segments.append(worker.encode(piece, carry if piece.is_continued else _initial_carry(), rules))
+            segments.append(worker.encode(piece, carry if piece.is_continued else start, rules))
             carry = segments[-1].carry
     types = worker.types.pack()
     worker.save_types()
-    encoded = EncodedCorpus([WorkerFiles(worker.path, worker.tables)], segments, memory_bytes=1 << 30)
+    encoded = EncodedCorpus([(worker.path, worker.tables)], segments, memory_bytes=1 << 30)
     tokens = [types.arena[start:stop].tobytes().decode() for start, stop in itertools.pairwise(types.types[:, START])]
     ids = open_array(worker.path)
     units = [[tokens[i] for i in unit if i != BREAK] for unit in np.split(ids, np.flatnonzero(ids == BREAK))]
@@ -139,7 +140,7 @@ def read_evaluation_folder(data: bytes, folder: Path) -> None:
     (folder / "sets").mkdir(exist_ok=True)
     for name, text in zip(("google.txt", "own.tsv", "bruni_men.txt"), parts(data, 3), strict=True):
         put(folder / "sets", name, text)
-    for each in find_sets(folder / "sets", lowercase=len(data) % 2 == 0).sets:
+    for each in find_sets(folder / "sets", lowercase=len(data) % 2 == 0)[0]:
         check_set(each)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.explorer.app import Exploration
 from swivel.explorer.maps import MapMaker
 from swivel.explorer.models import VectorSet
-from swivel.explorer.projection import Floats, Reduced, Show
+from swivel.explorer.projection import Floats, Show
 from swivel.vectors import Vectors, VectorTable
 
 HTML = "<img src=x onerror=alert(1)>"
@@ -56,9 +55,9 @@ def build_matrix(path: Path) -> Matrix:
         return builder.finish()
 
 
-def spread(reduced: Reduced, stop: threading.Event, show: Show) -> Floats:
+def spread(components: Floats, show: Show) -> Floats:
     """Return points on a circle, in place of UMAP, which takes a process."""
-    angles = np.arange(len(reduced.values)) * 2.4
+    angles = np.arange(len(components)) * 2.4
     return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 
 

@@ -236,7 +236,7 @@ CONSTANTS: dict[str, dict[str, Any]] = {
     "swivel.config": {"WARM_START": {"learning_rate": 0.1, "accumulator_decay": 1.0, "updates_per_vector": 480}},
     # Counts.
     "swivel.corpus.character_classes": {"MAX_TOKEN_BYTES": 65_536},
-    "swivel.corpus.phrases": {"THRESHOLDS": {"word2vec": 10.0, "npmi": 0.5}},
+    "swivel.corpus.joined_corpus": {"THRESHOLDS": {"word2vec": 10.0, "npmi": 0.5}},
     "swivel.counts.cooccurrence.windows": {"_MAX_UNIT": 16_777_216, "_BINARY_UNIT": 1_048_576},
     "swivel.counts.importers.spill": {
         "_CANDIDATES": (1, 4, 10, 100, 1_000, 2_520, 10_000, 720_720, 1_000_000),
@@ -341,7 +341,7 @@ CONSTANTS: dict[str, dict[str, Any]] = {
     "swivel.vectors.formats.fasttext_binary": {"BUCKETS": 2_000_000},
     # Evaluation, and the methods that results are compared with.
     "swivel.evaluation.bootstrap": {"DRAWS": 10_000, "SEED": 1, "LEVEL": 0.95},
-    "swivel.evaluation.texts": {"FOLDS": 5, "_INVERSE_PENALTY": 0.01, "_USUAL_TEXTS": 3_000, "_MAX_STEPS": 100},
+    "swivel.evaluation.text_sets": {"FOLDS": 5, "_INVERSE_PENALTY": 0.01, "_USUAL_TEXTS": 3_000, "_MAX_STEPS": 100},
     "experiments.word2vec": {
         "RATES": {"sgns": 0.025, "cbow": 0.05, "fasttext": 0.05},
         "MAX_SENTENCE_TOKENS": 10_000,

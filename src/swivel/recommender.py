@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from swivel.config import TrainConfig, recorded_config
 from swivel.counts import Matrix, as_matrix
 from swivel.errors import ConfigError
-from swivel.evaluation.ranking import RankingReport, evaluate_ranking
+from swivel.evaluation.table_ranking import RankingReport, evaluate_ranking
 from swivel.vectors import Neighbor, Vectors, VectorTable
 from swivel.vectors.formats import as_vectors
 from swivel.vectors.ranking import ColumnRanking, drop_zeros

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from swivel.config import CorpusConfig, VocabularyConfig
 from swivel.corpus import BREAK, GAP, Texts, encode_corpus, split_units
 from swivel.corpus.character_classes import ABBREVIATIONS, build_rules, kind_of
-from swivel.corpus.encode import EncodedCorpus
+from swivel.corpus.encoded_corpus import EncodedCorpus
 from swivel.corpus.vocabulary import Vocabulary, choose_tokens
 from swivel.runtime.progress import SilentProgress, Task
 
@@ -220,7 +220,7 @@ def test_many_types_and_long_lines_are_encoded_equally_for_all_threads_and_piece
 def test_types_that_do_not_fit_in_memory_are_counted_and_encoded_equally(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swivel.corpus.encode._MIN_TABLE_BYTES", 1)
+    monkeypatch.setattr("swivel.corpus.encoded_corpus._MIN_TABLE_BYTES", 1)
     rng = np.random.default_rng(4)
     text = "\n".join(f"w{number:x} v{number % 977}" for number in rng.zipf(1.2, 60_000) % 50_000)
     (folder / "text.txt").write_text(text)

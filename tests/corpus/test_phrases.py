@@ -15,7 +15,7 @@ import swivel
 from message_recorder import MessageRecorder
 from swivel.cli.main import cli
 from swivel.config import CorpusConfig
-from swivel.corpus import encode_corpus, phrases, split_units
+from swivel.corpus import encode_corpus, joined_corpus, split_units
 from swivel.corpus.text_numbers import TextNumbering
 from swivel.corpus.vocabulary import BREAK, Vocabulary
 from swivel.errors import ConfigError, FolderExists, SwivelError
@@ -29,11 +29,11 @@ def units_of(ids: np.ndarray, tokens: Any) -> list[list[str]]:
     return [[tokens[number] for number in part if number != BREAK] for part in parts]
 
 
-def join(texts: Iterable[str], scratch: Path, threads: int = 2, **settings: Any) -> phrases.JoinedCorpus:
+def join(texts: Iterable[str], scratch: Path, threads: int = 2, **settings: Any) -> joined_corpus.JoinedCorpus:
     config = CorpusConfig(**settings)
     encoded = encode_corpus(iter(texts), config, scratch=scratch, threads=threads)
-    listed = phrases.read_phrases(config)
-    return phrases.join_corpus(encoded, config, scratch=scratch, threads=threads, phrases=listed)
+    listed = joined_corpus.read_phrases(config)
+    return joined_corpus.join_corpus(encoded, config, scratch=scratch, threads=threads, phrases=listed)
 
 
 @pytest.mark.parametrize(("score", "scoring", "threshold"), [("word2vec", "default", 0.02), ("npmi", "npmi", 0.02)])
@@ -44,8 +44,8 @@ def test_phrases_are_those_of_gensim(
 ) -> None:
     from gensim.models.phrases import Phrases
 
-    monkeypatch.setattr(phrases, "_FIRST_SLOTS", 2)
-    monkeypatch.setattr(phrases, "_CHUNK_IDS", 64)
+    monkeypatch.setattr(joined_corpus, "_FIRST_SLOTS", 2)
+    monkeypatch.setattr(joined_corpus, "_CHUNK_IDS", 64)
     rng = np.random.default_rng(seed)
     shares = rng.dirichlet(np.ones(8 + seed))
     texts = [

@@ -20,7 +20,7 @@ import zstandard
 
 from swivel.config import CorpusConfig
 from swivel.corpus import encode_corpus, fingerprint_sources, list_files
-from swivel.corpus.encode import EncodedCorpus
+from swivel.corpus.encoded_corpus import EncodedCorpus
 from swivel.corpus.streams import TextBlock, open_streams
 from swivel.errors import ConfigError, CorpusError, FolderExists, MissingExtra
 from swivel.pipeline.count import count as matrix_of

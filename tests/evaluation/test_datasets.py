@@ -113,7 +113,7 @@ def test_sets_have_the_order_of_the_paper_and_then_of_their_names(tmp_path: Path
     for name in ("zoo", "men", "ape", "ws353_similarity", "google_analogies"):
         write(tmp_path / f"{name}.tsv", "a\tb\t1\n")
     write(tmp_path / "README.md", "not read")
-    names = [each.name for each in find_sets(tmp_path).sets]
+    names = [each.name for each in find_sets(tmp_path)[0]]
     assert names == ["ws353_similarity", "men", "google_analogies", "ape", "zoo"]
 
 
@@ -121,7 +121,7 @@ def test_two_sets_of_one_name_raise_an_error_but_a_file_listed_twice_is_read_onc
     men, bruni = (write(tmp_path / name, "a\tb\t1\n") for name in ("men.tsv", "bruni_men.txt"))
     with pytest.raises(EvaluationError, match=r"bruni_men\.txt: the set 'men' was already read from .*men\.tsv"):
         find_sets([men, bruni])
-    assert len(find_sets([men, men]).sets) == 1
+    assert len(find_sets([men, men])[0]) == 1
 
 
 def test_odd_lines_are_for_tuning_and_even_ones_for_the_report() -> None:

@@ -79,7 +79,7 @@ def test_sets_are_downloaded_once_and_then_read_from_the_cache(server: tuple[str
 
     assert files == (cache / "bruni_men.txt", cache / "google.txt")
     assert recorder.lines == [f"downloading bruni_men.txt, google.txt into {cache}"]
-    assert [each.name for each in find_sets(files).sets] == ["men", "google_analogies"]
+    assert [each.name for each in find_sets(files)[0]] == ["men", "google_analogies"]
     assert fetch_sets(sources, host=CLOSED, progress=recorder) == files
     assert (len(recorder.lines), len(QuietHandler.requested)) == (1, 2)
 
@@ -167,7 +167,7 @@ def test_published_files_get_our_names_with_any_separators_and_line_ends(
     for source in SOURCES:
         (tmp_path / source.file).write_bytes((question if "analogies" in source.name else pair).encode())
 
-    sets = find_sets(tmp_path).sets
+    sets = find_sets(tmp_path)[0]
 
     assert [each.name for each in sets] == list(PAPER_ORDER)
     for each in sets:
@@ -219,9 +219,9 @@ def test_the_downloaded_sets_equal_those_of_a_folder(server: tuple[str, Path]) -
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(as_published(source.name))
 
-    sets = find_sets(fetch_sets(host=host)).sets
+    sets = find_sets(fetch_sets(host=host))[0]
 
-    assert sets == find_sets(REAL_SETS).sets
+    assert sets == find_sets(REAL_SETS)[0]
     assert [each.name for each in sets] == list(PAPER_ORDER)
     assert [each.size for each in sets] == [203, 252, 3000, 287, 2034, 999, 19544, 8000]
 

@@ -23,6 +23,7 @@ from swivel.evaluation import (
     CategorySet,
     EvaluationConfig,
     SimilaritySet,
+    draw_markdown,
     evaluate,
     find_sets,
     rank_correlation,
@@ -340,7 +341,7 @@ def test_the_table_is_converted_to_markdown(tmp_path: Path) -> None:
     write(tmp_path / "q.txt", ": royal\nman king woman queen\n")
     report = evaluate(make_vectors(PLANTED, WORDS), tmp_path, draws=0)
 
-    assert report.markdown(sections=True).splitlines() == [
+    assert draw_markdown(TABLE_HEADER, report.table(sections=True)).splitlines() == [
         "| set | measure | figure | 95 % interval | known only | all items | known | of | coverage |",
         "| :-- | --: | --: | --: | --: | --: | --: | --: | --: |",
         "| a\\|b | rho | 1.000 | too few known | 1.000 | 1.000 | 3 | 3 | 100.0% |",

@@ -18,7 +18,7 @@ def make_table(rows: int = 30, columns: int = 25) -> scipy.sparse.csr_array:
 
 @pytest.mark.parametrize("k", [1, 3, 25])
 def test_metrics_are_those_of_a_naive_reference(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swivel.evaluation.ranking._SCORES_PER_CHUNK", 100)
+    monkeypatch.setattr("swivel.evaluation.table_ranking._SCORES_PER_CHUNK", 100)
     seen, held = split_table(make_table(), 0.4)
     scores = np.random.default_rng(2).normal(size=seen.shape)
 

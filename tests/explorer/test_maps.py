@@ -5,15 +5,12 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import json
-import multiprocessing
 import os
 import re
-import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
-from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +23,11 @@ from numpy.typing import NDArray
 from explorer_data import GROUPS, HTML, WORDS, make_vectors, spread
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, MissingExtra, SwivelError
-from swivel.explorer import projection, umap_kernels
+from swivel.explorer import maps, projection, umap_kernels
 from swivel.explorer import word_map as word_maps
-from swivel.explorer.maps import Map, MapMaker, Stopped, cache_folder, compute_in_process
+from swivel.explorer.maps import Map, MapMaker, cache_folder, compute_in_process
 from swivel.explorer.models import View
-from swivel.explorer.projection import Reduced, Show, find_clusters, fit_to_frame, reduce_vectors, run_umap
+from swivel.explorer.projection import Show, find_clusters, fit_to_frame, reduce_vectors, take_plane
 from swivel.explorer.word_map import WordMap, make_map
 from swivel.reports.plots import plot_map
 from swivel.vectors import Vectors, VectorTable
@@ -60,17 +57,17 @@ def test_principal_components_are_those_of_an_svd() -> None:
     unit = make_vectors(columns=False).unit_vectors
     centered = unit - unit.mean(axis=0)
     left, strengths, _ = np.linalg.svd(centered, full_matrices=False)
-    points = reduce_vectors(unit).points
+    points = take_plane(reduce_vectors(unit))
     assert np.abs(points) == pytest.approx(np.abs(left[:, :2] * strengths[:2]), abs=1e-4)
 
 
 def test_vectors_of_one_dimension_have_a_map() -> None:
-    assert reduce_vectors(np.ones((3, 1), np.float32)).points.shape == (3, 2)
+    assert take_plane(reduce_vectors(np.ones((3, 1), np.float32))).shape == (3, 2)
 
 
 def test_clusters_find_the_planted_groups() -> None:
-    reduced = reduce_vectors(make_vectors(columns=False).unit_vectors)
-    clusters = find_clusters(reduced, count=GROUPS)
+    components = reduce_vectors(make_vectors(columns=False).unit_vectors)
+    clusters = find_clusters(components, count=GROUPS)
     sizes = np.bincount(clusters.numbers)
 
     assert (sizes.sum(), len(clusters.typical)) == (WORDS, GROUPS)
@@ -85,16 +82,16 @@ def test_clusters_find_the_planted_groups() -> None:
 
 
 def test_a_few_equal_vectors_have_clusters() -> None:
-    clusters = find_clusters(Reduced(np.zeros((3, 2), np.float32)))
+    clusters = find_clusters(np.zeros((3, 2), np.float32))
     assert clusters.numbers.shape == (3,)
 
 
 def test_a_map_is_computed_once_and_cached(tmp_path: Path) -> None:
     calls = []
 
-    def count_and_spread(reduced: Reduced, stop: threading.Event, show: Show) -> projection.Floats:
-        calls.append(len(reduced.values))
-        return spread(reduced, stop, show)
+    def count_and_spread(components: projection.Floats, show: Show) -> projection.Floats:
+        calls.append(len(components))
+        return spread(components, show)
 
     view = make_view()
     maker = MapMaker(tmp_path, count_and_spread)
@@ -143,7 +140,7 @@ def test_a_map_that_cannot_be_cached_is_shown(tmp_path: Path) -> None:
     ("error", "shown"), [(SwivelError("no memory"), "no memory"), (ValueError("odd"), "ValueError: odd")]
 )
 def test_an_error_is_shown_and_the_components_stay_available(error: Exception, shown: str) -> None:
-    def fail(reduced: Reduced, stop: threading.Event, show: Show) -> projection.Floats:
+    def fail(components: projection.Floats, show: Show) -> projection.Floats:
         raise error
 
     made = MapMaker(None, fail).map_of(make_view())
@@ -154,95 +151,30 @@ def test_an_error_is_shown_and_the_components_stay_available(error: Exception, s
 
 def test_maps_have_a_maximum_number_of_points() -> None:
     made = Map(make_view(), 50)
-    assert (len(made), len(made.reduced.values), made.describe()["total"]) == (50, 50, WORDS)
+    assert (len(made), len(made.components), made.describe()["total"]) == (50, 50, WORDS)
 
 
-class FakeProcess:
-    """Replace a process, which takes a second to start; it runs in the thread that starts it."""
-
-    def __init__(self, target: Any, args: tuple[Any, ...], daemon: bool) -> None:
-        self.connection = args[0]
-        self.ended = False
-
-    def start(self) -> None:
-        """Keep a copy of the connection open, as a process would."""
-        self.held = type(self.connection)(os.dup(self.connection.fileno()))
-
-    def terminate(self) -> None:
-        self.ended = True
-
-    join = terminate
+def test_an_error_of_the_process_is_raised() -> None:
+    with pytest.raises(IndexError, match="too many indices"):
+        compute_in_process(np.zeros(3, np.float32), ignore)
 
 
-class FakeContext:
-    def __init__(self, process: type[FakeProcess]) -> None:
-        self.Process = process
-        self.Pipe = Pipe
+def test_without_processes_the_map_is_computed_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maps, "can_start_processes", lambda: False)
+    assert compute_in_process(np.ones((3, 2), np.float32), ignore).tolist() == [[1, 1]] * 3
 
 
-@pytest.mark.parametrize(
-    ("sent", "error", "message"),
-    [("ValueError: odd", SwivelError, "ValueError: odd"), (None, SwivelError, "ended early")],
-)
-def test_a_failed_process_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, sent: str | None, error: type[Exception], message: str
-) -> None:
-    class Sends(FakeProcess):
-        def start(self) -> None:
-            if sent is not None:
-                super().start()
-                self.held.send(sent)
-
-        def terminate(self) -> None:
-            if sent is not None:
-                self.held.close()
-
-        join = terminate
-
-    monkeypatch.setattr(multiprocessing, "get_context", lambda kind: FakeContext(Sends))
-    with pytest.raises(error, match=message):
-        compute_in_process(Reduced(np.zeros((3, 2), np.float32)), threading.Event(), ignore)
-
-
-def test_the_process_is_terminated_with_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    hanging: list[FakeProcess] = []
-
-    class Hangs(FakeProcess):
-        def start(self) -> None:
-            super().start()
-            hanging.append(self)
-
-    monkeypatch.setattr(multiprocessing, "get_context", lambda kind: FakeContext(Hangs))
-    stop = threading.Event()
-    stop.set()
-    with pytest.raises(Stopped, match="the server was stopped"):
-        compute_in_process(Reduced(np.zeros((3, 2), np.float32)), stop, ignore)
-    assert hanging[0].ended
-    hanging[0].held.close()
-
-
-def test_a_stopped_maker_makes_nothing() -> None:
-    maker = MapMaker(None, spread)
-    maker.stop()
-    made = maker.map_of(make_view())
-    for thread in maker._threads:
-        thread.join(10)
-    assert made.umap is None and made.clusters is None
-
-
-def test_the_process_sends_errors_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(reduced: Reduced, show: Show) -> projection.Floats:
-        raise ValueError("odd")
-
-    monkeypatch.setattr(projection, "compute_umap", fail)
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
+def test_drafts_are_messages_and_text_is_not_a_draft(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "nice", lambda _: 0)
-    server_end, process_end = Pipe()
-    server_end.send(np.zeros((3, 2), np.float32))
-    run_umap(process_end)
-    assert server_end.recv() == "ValueError: odd"
-    server_end.close()
-    process_end.close()
+    monkeypatch.setattr(projection, "_DRAFT_SECONDS", 0.0)
+    drafts: list[projection.Floats] = []
+    receiver = maps._DraftReceiver(lambda draft: drafts.append(draft.copy()))
+    receiver.message("a warning")
+
+    components = reduce_vectors(make_vectors(columns=False).unit_vectors)
+    points = projection.send_umap(components, progress=receiver)
+    assert len(drafts) == projection.SMALL_MAP_EPOCHS
+    assert np.array_equal(drafts[-1], points)
 
 
 @pytest.mark.parametrize(
@@ -265,9 +197,9 @@ def test_the_cache_is_in_the_directory_of_the_platform(
 
 @pytest.mark.slow
 def test_umap_in_a_process_keeps_groups_together() -> None:
-    reduced = reduce_vectors(make_vectors(columns=False).unit_vectors)
+    components = reduce_vectors(make_vectors(columns=False).unit_vectors)
     drafts: list[projection.Floats] = []
-    points = compute_in_process(reduced, threading.Event(), drafts.append)
+    points = compute_in_process(components, drafts.append)
     assert points.shape == (WORDS, 2)
     distances = np.linalg.norm(points[:, None] - points[None], axis=2)
     np.fill_diagonal(distances, np.inf)
@@ -351,7 +283,7 @@ def test_the_page_of_a_map_is_self_contained_and_escaped(word_map: WordMap) -> N
 
 def test_a_map_by_umap_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(word_maps, "cache_folder", lambda: tmp_path)
-    monkeypatch.setattr(word_maps, "compute_umap", lambda reduced: spread(reduced, threading.Event(), ignore))
+    monkeypatch.setattr(word_maps, "compute_umap", lambda components: spread(components, ignore))
     vectors = make_vectors(columns=False)
     first = make_map(vectors)
     assert len(list(tmp_path.glob("*.npy"))) == 1
@@ -462,23 +394,23 @@ def test_an_epoch_without_pushes_is_that_of_a_reference(monkeypatch: pytest.Monk
 
 
 def test_pushes_move_equal_groups_apart_and_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    reduced = reduce_vectors(make_vectors(columns=False).unit_vectors)
+    components = reduce_vectors(make_vectors(columns=False).unit_vectors)
     drafts: list[projection.Floats] = []
-    points = projection.compute_umap(reduced, lambda draft: drafts.append(draft.copy()))
+    points = projection.compute_umap(components, lambda draft: drafts.append(draft.copy()))
     assert len(drafts) == 500
     assert np.abs(drafts[0] - points).max() > 1
 
     monkeypatch.setattr(projection, "count_cores", lambda: 3)
-    assert np.array_equal(projection.compute_umap(reduced), points)
+    assert np.array_equal(projection.compute_umap(components), points)
 
 
 def test_drafts_are_shown_until_the_map_is_final() -> None:
     go_on = threading.Event()
 
-    def compute(reduced: Reduced, stop: threading.Event, show: Show) -> projection.Floats:
-        show(reduced.points)
+    def compute(components: projection.Floats, show: Show) -> projection.Floats:
+        show(take_plane(components))
         go_on.wait(20)
-        return spread(reduced, stop, show)
+        return spread(components, show)
 
     made = MapMaker(None, compute).map_of(make_view())
     wait_for(lambda: made.drafts)

@@ -29,7 +29,7 @@ from swivel import explorer
 from swivel.cli import cli
 from swivel.counts import open_matrix
 from swivel.errors import ConfigError, MissingExtra, StorageError
-from swivel.explorer import connections, server
+from swivel.explorer import connections, limits, server
 from swivel.explorer.models import open_set
 
 
@@ -110,7 +110,7 @@ def test_a_damaged_or_foreign_matrix_beside_the_vectors_is_ignored(tmp_path: Pat
 def test_warm_makes_all_views() -> None:
     exploration = make_exploration(two=True)
     server.warm(exploration)
-    assert all(view._made is not None for each in exploration.sets for view in each.views.values())
+    assert all(view._vectors is not None for each in exploration.sets for view in each.views.values())
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def start_server() -> Iterator[tuple[uvicorn.Server, tuple[str, int]]]:
 @pytest.fixture
 def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
     """Address of a server that allows five connections and closes idle ones soon."""
-    monkeypatch.setattr(server, "_MAX_CONNECTIONS", 5)
+    monkeypatch.setattr(limits, "MAX_CONNECTIONS", 5)
     monkeypatch.setattr(connections, "IDLE_SECONDS", 0.2)
     with start_server() as (_, address):
         yield address
@@ -200,13 +200,16 @@ def test_connections_above_the_limit_are_closed_at_once(
         assert first.recv(1) == b"H"
 
 
-def test_the_connection_after_the_200th_is_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_200_connections_are_answered_and_the_next_is_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "IDLE_SECONDS", 1_000.0)
     with start_server() as (running, address), contextlib.ExitStack() as stack:
         accepted = running.server_state.connections
         for number in range(1, 201):
-            stack.enter_context(socket.create_connection(address, timeout=30))
+            last = stack.enter_context(socket.create_connection(address, timeout=30))
             wait_for_size(accepted, number)
+
+        last.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert last.recv(12) == b"HTTP/1.1 200"
 
         with socket.create_connection(address, timeout=30) as refused, contextlib.suppress(ConnectionResetError):
             assert refused.recv(1) == b""

@@ -6,23 +6,31 @@ import re
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
-from swivel.reports.document import Cell, Details, Document, Heading, Paragraph, Picture, Table, facts_table
-from swivel.reports.html import inline_svg, write_html
-from swivel.reports.plots import Curve, Point, draw_figure, plot_frequency
+from swivel.reports.html import (
+    flatten_facts,
+    inline_svg,
+    write_details,
+    write_heading,
+    write_page,
+    write_paragraph,
+    write_picture,
+    write_table,
+)
+from swivel.reports.plots import Point, draw_figure, plot_frequency
 
 
 def draw_curve() -> bytes:
-    return draw_figure(plot_frequency([Curve("ours", (Point(2, 0.5, 0.4, 0.6, 100),))]), "svg")
+    return draw_figure(plot_frequency({"ours": [Point(2, 0.5, 0.4, 0.6, 100)]}), "svg")
 
 
-ODD = Document(
+ODD = write_page(
     "A <title>",
     "5 < 6 & `a*b`",
     (
-        Heading("Words_with_marks"),
-        Paragraph("*not bold* | [no](link) `co|de` <b>"),
-        Table(("", "x"), ((Cell("<i>", "a|b"), Cell("")),)),
-        Details("more", (Paragraph("in & out"),)),
+        write_heading("Words_with_marks"),
+        write_paragraph("*not bold* | [no](link) `co|de` <b>"),
+        write_table(("", "x"), [(("<i>", "a|b"), "")]),
+        write_details("more", write_paragraph("in & out")),
     ),
 )
 
@@ -60,17 +68,15 @@ def read_page(text: str) -> Reader:
 
 
 def test_html_is_escaped_and_all_elements_are_closed() -> None:
-    page = write_html(ODD)
-    reader = read_page(page)
+    reader = read_page(ODD)
     for text in ("A <title>", "5 < 6 & a*b", "*not bold* | [no](link) co|de <b>", "<i>", "in & out"):
         assert text in reader.text
-    assert "<td>&lt;i&gt;<small>a|b</small>" in page
-    assert "<code>a*b</code>" in page
+    assert "<td>&lt;i&gt;<small>a|b</small>" in ODD
+    assert "<code>a*b</code>" in ODD
 
 
 def test_a_page_is_self_contained() -> None:
-    picture = Picture("loss", "a `loss` & more", draw_curve())
-    page = write_html(Document("T", "s", (picture,)))
+    page = write_page("T", "s", [write_picture("loss", "a `loss` & more", draw_curve())])
     reader = read_page(page)
     assert reader.addresses
     assert all(address.startswith(("#loss-", "data:")) for address in reader.addresses)
@@ -79,9 +85,7 @@ def test_a_page_is_self_contained() -> None:
 
 
 def test_words_that_are_backticks_stay_words() -> None:
-    table = Table(("word",), ((Cell("``", "` and `"),),))
-    document = Document("Title", "", (table,))
-    assert "<td>``<small>` and `</small></td>" in write_html(document)
+    assert "<td>``<small>` and `</small></td>" in write_table(("word",), [(("``", "` and `"),)])
 
 
 def test_inline_figures_have_the_colors_of_the_page_and_unique_ids() -> None:
@@ -103,12 +107,10 @@ def test_inline_figures_have_the_colors_of_the_page_and_unique_ids() -> None:
 
 
 def test_the_page_is_light_or_dark_and_tables_scroll() -> None:
-    page = write_html(ODD)
-    assert "prefers-color-scheme: dark" in page
-    assert page.count('<div class="scroll">') == page.count("<table")
+    assert "prefers-color-scheme: dark" in ODD
+    assert ODD.count('<div class="scroll">') == ODD.count("<table") == 1
 
 
 def test_settings_are_written_as_text() -> None:
-    rows = facts_table({"train": {"dim": 98_304, "left": None, "is_on": True, "learning_rate": 1.0}}).rows
-    shown = {row[0].text: row[1].text for row in rows}
+    shown = dict(flatten_facts({"train": {"dim": 98_304, "left": None, "is_on": True, "learning_rate": 1.0}}))
     assert shown == {"train.dim": "98,304", "train.left": "not set", "train.is_on": "yes", "train.learning_rate": "1"}

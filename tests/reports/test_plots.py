@@ -22,7 +22,6 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, MissingExtra, StorageError
 from swivel.evaluation import AnalogyResult, AnalogySet, summarize_answers
 from swivel.reports.plots import (
-    Curve,
     Point,
     draw_figure,
     make_curves,
@@ -34,13 +33,12 @@ from swivel.reports.plots.style import COLORS, INK, spread_labels
 from swivel.vectors import Vectors, VectorTable
 
 
-def curve(name: str, *heights: float, spread: float = 0.05) -> Curve:
-    points = (Point(2.0 + n, y, y - spread, y + spread, 100) for n, y in enumerate(heights))
-    return Curve(name, tuple(points))
+def curve(*heights: float, spread: float = 0.05) -> list[Point]:
+    return [Point(2.0 + n, y, y - spread, y + spread, 100) for n, y in enumerate(heights)]
 
 
 def plot_one() -> Figure:
-    return plot_frequency([curve("ours", 0.3, 0.6)])
+    return plot_frequency({"ours": curve(0.3, 0.6)})
 
 
 def texts_of(figure: Figure) -> list[str]:
@@ -48,7 +46,7 @@ def texts_of(figure: Figure) -> list[str]:
 
 
 def test_curves_are_drawn_with_their_values_and_names() -> None:
-    figure = plot_frequency([curve("ours", 0.3, 0.6), curve("other", 0.2, 0.59)])
+    figure = plot_frequency({"ours": curve(0.3, 0.6), "other": curve(0.2, 0.59)})
     axes = figure.axes[0]
     drawn = {tuple(np.asarray(line.get_ydata())): line for line in axes.lines}
 
@@ -61,8 +59,8 @@ def test_curves_are_drawn_with_their_values_and_names() -> None:
     assert [label.get_text() for label in axes.get_xticklabels()] == ["100", "300", "1 k"]
 
 
-@pytest.mark.parametrize("curves", [[], [Curve("ours", ())], [curve("ours", 0.5), Curve("other", ())]])
-def test_curves_without_points_are_an_error(curves: list[Curve]) -> None:
+@pytest.mark.parametrize("curves", [{}, {"ours": []}, {"ours": curve(0.5), "other": []}])
+def test_curves_without_points_are_an_error(curves: dict[str, list[Point]]) -> None:
     with pytest.raises(ConfigError, match="too few analogies to draw against frequency"):
         plot_frequency(curves)
     with pytest.raises(ConfigError, match="too few analogies"):
@@ -70,7 +68,7 @@ def test_curves_without_points_are_an_error(curves: list[Curve]) -> None:
 
 
 def test_differences_are_marked_above_below_or_open() -> None:
-    figure = plot_differences([curve("other", 0.2, 0.01, -0.2, 0.3)], "ours")
+    figure = plot_differences({"other": curve(0.2, 0.01, -0.2, 0.3)}, "ours")
     axes = figure.axes[0]
     marks = {tuple(np.asarray(line.get_ydata())): line for line in axes.lines[1:]}
     assert set(marks) == {(0.2, 0.3), (0.01,), (-0.2,)}
@@ -81,7 +79,7 @@ def test_differences_are_marked_above_below_or_open() -> None:
 
 
 def test_there_is_a_panel_for_every_other_method() -> None:
-    figure = plot_differences([curve(f"m{n}", 0.1) for n in range(5)], "ours")
+    figure = plot_differences({f"m{n}": curve(0.1) for n in range(5)}, "ours")
     visible = [axes for axes in figure.axes if axes.get_visible()]
     assert [axes.get_title("left").split("\n")[0] for axes in visible] == [f"ours − m{n}" for n in range(5)]
 
@@ -151,16 +149,16 @@ def test_curves_join_all_analogy_sets() -> None:
     ours = [answered("one", "abcd", [True]), answered("two", "efgh", [True, False])]
     other = [answered("one", "abcd", [False]), answered("two", "efgh", [True, False])]
     curves, gaps = make_curves({"ours": ours, "other": other}, counts)
-    assert [each.name for each in curves] == ["ours", "other"]
-    assert [(point.x, point.y, point.questions) for point in curves[0].points] == [(2.0, 1.0, 100), (4.0, 0.5, 200)]
-    assert [each.name for each in gaps] == ["other"]
-    assert [(point.y, point.verdict) for point in gaps[0].points] == [(1.0, 1), (0.0, 0)]
+    assert list(curves) == ["ours", "other"]
+    assert [(point.x, point.y, point.questions) for point in curves["ours"]] == [(2.0, 1.0, 100), (4.0, 0.5, 200)]
+    assert list(gaps) == ["other"]
+    assert [(point.y, point.verdict) for point in gaps["other"]] == [(1.0, 1), (0.0, 0)]
 
 
 @pytest.mark.parametrize("counts", [{}, {"a": 1}])
 def test_there_are_no_curves_for_too_few_questions(counts: dict[str, int]) -> None:
-    assert make_curves({"ours": [answered("one", "abcd", [True])]}, counts) == ((), ())
-    assert make_curves({"ours": []}, counts) == ((), ())
+    assert make_curves({"ours": [answered("one", "abcd", [True])]}, counts) == ({}, {})
+    assert make_curves({"ours": []}, counts) == ({}, {})
 
 
 def test_a_wrong_file_extension_is_rejected_before_any_work(tmp_path: Path) -> None:

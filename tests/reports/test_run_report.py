@@ -23,8 +23,7 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix
 from swivel.errors import ConfigError
 from swivel.evaluation import AnalogyResult, SectionResult
-from swivel.reports.html import write_html
-from swivel.reports.plots import EpochLoss, FitBucket, plot_epochs, plot_fit, plot_norms
+from swivel.reports.plots import FitBucket, plot_epochs, plot_fit, plot_norms
 from swivel.reports.run_report import compose_run, write_report, write_run_report
 from swivel.reports.run_summary import (
     ask_words,
@@ -78,9 +77,7 @@ def section(page: str, title: str) -> str:
 def test_losses_are_those_of_the_manifest(trained: Path) -> None:
     epochs = find_epochs(swivel.load(trained))
     losses = read_manifest(trained).facts["losses"]
-    assert [(each.mean, each.observed, each.unobserved) for each in epochs] == [
-        (loss["mean"], loss["observed"], loss["unobserved"]) for loss in losses
-    ]
+    assert epochs == losses
     assert len(epochs) == 4
 
 
@@ -250,20 +247,20 @@ def test_figures_are_drawn_here_if_the_other_process_does_not_run(
 
 
 def test_the_map_has_the_words_that_say_most(trained: Path) -> None:
-    found = find_map(swivel.load(trained))
-    assert len(found.labels) == len(found.points) > 10
-    assert np.abs(found.points).max() <= 1
-    assert len(np.unique(found.points, axis=0)) == len(found.points)
+    labels, points = find_map(swivel.load(trained))
+    assert len(labels) == len(points) > 10
+    assert np.abs(points).max() <= 1
+    assert len(np.unique(points, axis=0)) == len(points)
 
 
 def test_the_evaluation_has_the_known_sections(planted: Matrix, trained: Path) -> None:
     run = summarize_run(swivel.load(trained), planted)
-    assert "None of the bundled questions" in section(write_html(compose_run(run, {})), "Evaluation")
+    assert "None of the bundled questions" in section(compose_run(run, {}), "Evaluation")
 
     sections = (SectionResult("capitals", 0.5, None, 4, 6, 2), SectionResult("plurals", None, None, 0, 5, 0))
     flags = np.zeros(11, np.bool_)
     asked = AnalogyResult("bundled", 0.5, None, 4, 11, 2, sections, flags, flags, ())
-    page = section(write_html(compose_run(replace(run, analogies=asked), {})), "Evaluation")
+    page = section(compose_run(replace(run, analogies=asked), {}), "Evaluation")
     assert "<td>capitals</td><td>50%</td><td>4</td><td>6</td>" in page
     assert "<td>all</td><td>50%</td><td>4</td><td>11</td>" in page
     assert "plurals" not in page
@@ -299,8 +296,8 @@ def test_labels_with_markup_are_escaped(tmp_path: Path) -> None:
 
 def test_vectors_without_columns_and_without_losses_have_a_page(planted: Matrix, trained: Path) -> None:
     run = summarize_run(swivel.load(trained), planted)
-    bare = replace(run, fit=(), norms=(), asked=(), epochs=())
-    page = write_html(compose_run(bare, {}))
+    bare = replace(run, fit=(), norms=(), asked=(), epochs=[])
+    page = compose_run(bare, {})
     assert "have no columns" in page
     assert "Losses" not in page
 
@@ -385,7 +382,8 @@ def test_figures_without_numbers_are_an_error(draw: Callable[[Sequence[Any]], ob
 
 
 def test_curves_show_the_given_numbers() -> None:
-    figure = plot_epochs([EpochLoss(0.5, 2.0, 0.25), EpochLoss(0.25, 1.0, 0.125)])
+    losses = [{"mean": 0.5, "observed": 2.0, "unobserved": 0.25}, {"mean": 0.25, "observed": 1.0, "unobserved": 0.125}]
+    figure = plot_epochs(losses)
 
     assert [np.asarray(axes.lines[0].get_ydata()).tolist() for axes in figure.axes] == [
         [0.5, 0.25],
@@ -394,9 +392,9 @@ def test_curves_show_the_given_numbers() -> None:
     ]
 
     buckets = [FitBucket(1, 100, 5, 50, 0.5, 0.7), FitBucket(100, 10_000, 2, 20, 0.3, 0.4)]
-    losses = plot_fit(buckets).axes[0].lines[0]
+    line = plot_fit(buckets).axes[0].lines[0]
 
-    assert np.asarray(losses.get_xydata()).tolist() == [[10.0, 0.5], [1000.0, 0.3]]
+    assert np.asarray(line.get_xydata()).tolist() == [[10.0, 0.5], [1000.0, 0.3]]
 
 
 # Progress

@@ -19,8 +19,8 @@ from swivel.cli.main import cli
 from swivel.config import VectorsConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, DamagedFolder, MemoryBudgetError, UnknownToken
-from swivel.evaluation.config import EvaluationConfig
 from swivel.evaluation.datasets import SimilaritySet
+from swivel.evaluation.rules import EvaluationConfig
 from swivel.evaluation.scores import score_similarity
 from swivel.runtime.options import RunOptions
 from swivel.vectors import Subwords, Vectors, VectorTable, subwords

@@ -32,7 +32,7 @@ from swivel.runtime.child_process import call_in_process, can_start_processes
 from swivel.runtime.progress import SILENT, Progress
 
 if TYPE_CHECKING:
-    from swivel.corpus.encode import EncodedCorpus
+    from swivel.corpus.encoded_corpus import EncodedCorpus
 
 Result = TypeVar("Result")
 
@@ -96,7 +96,7 @@ def encode_corpus(
     ...     encoded.token_count, encoded.counts(min_count=2)
     (6, {'to': 2, 'be': 2})
     """
-    from swivel.corpus.encode import encode_streams  # imports numba
+    from swivel.corpus.encoded_corpus import encode_streams  # imports numba
 
     streams = open_streams(texts, config)
     return encode_streams(

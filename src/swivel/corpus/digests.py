@@ -54,7 +54,7 @@ def digest_files(
 ) -> dict[str, FileDigest]:
     """Return the digests of files by full path; those in the manifest of the folder `known` are not computed again."""
     recorded = (_read_recorded(known) if known is not None else {}) | _known
-    found: dict[str, FileDigest] = {}
+    digests_by_path: dict[str, FileDigest] = {}
     changed: dict[str, FileDigest] = {}
     started = time.time_ns()
 
@@ -66,15 +66,15 @@ def digest_files(
         before = recorded.get(path)
 
         if before is not None and now == replace(before, digest=""):
-            found[path] = _known[path] = before
+            digests_by_path[path] = _known[path] = before
         else:
             changed[path] = now
 
     for path, digest in _compute_digests(changed, threads, progress).items():
-        found[path] = replace(changed[path], digest=digest)
-        if found[path].is_older(started):
-            _known[path] = found[path]
-    return found
+        digests_by_path[path] = replace(changed[path], digest=digest)
+        if digests_by_path[path].is_older(started):
+            _known[path] = digests_by_path[path]
+    return digests_by_path
 
 
 def to_facts(digests: dict[str, FileDigest]) -> dict[str, Any]:

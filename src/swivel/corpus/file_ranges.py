@@ -18,7 +18,7 @@ from swivel.corpus.streams import BLOCK_BYTES, Stream, TextBlock, drop_bom, file
 from swivel.errors import CorpusError
 
 if TYPE_CHECKING:
-    from swivel.corpus.encode import EncodedCorpus
+    from swivel.corpus.encoded_corpus import EncodedCorpus
 
 _SCAN_BYTES = 1 << 16
 
@@ -70,7 +70,7 @@ def encode_ranges(
     ranges: tuple[FileRange, ...], config: CorpusConfig, *, scratch: Path, memory_bytes: int = 1 << 30
 ) -> EncodedCorpus:
     """Tokenize ranges with one thread; raise CorpusError with the line of the file if one cannot be read."""
-    from swivel.corpus.encode import encode_streams
+    from swivel.corpus.encoded_corpus import encode_streams
 
     def encode(parts: tuple[FileRange, ...]) -> EncodedCorpus:
         streams = [open_range(part, config) for part in parts]
@@ -134,18 +134,18 @@ def _find_cut(raw: IO[bytes], offset: int, stop: int | None, unit_ends: tuple[by
     position = max(offset - longest, 0)
     raw.seek(position)
 
-    held = b""  # the last bytes of the previous block: a unit end may span two blocks
+    tail = b""  # the last bytes of the previous block: a unit end may span two blocks
     while stop is None or position < stop:
         data = raw.read(_SCAN_BYTES if stop is None else min(_SCAN_BYTES, stop - position))
         if not data:
             return None
 
-        text = held + data
+        text = tail + data
         ends = [text.find(unit_end) + len(unit_end) for unit_end in unit_ends if unit_end in text]
         if ends:
-            return position - len(held) + min(ends)
+            return position - len(tail) + min(ends)
 
-        held = text[len(text) - min(longest - 1, len(text)) :]
+        tail = text[len(text) - min(longest - 1, len(text)) :]
         position += len(data)
 
     return None

@@ -95,7 +95,7 @@ def join_phrases(ids: Ids, tokens: int, keys: Keys, nodes: Ints, targets: Ints, 
     position = 0
     while position < ids.size:
         first = ids[position]
-        found = np.int64(first)
+        target = np.int64(first)
         stop = position + 1
 
         if first != BREAK:
@@ -107,10 +107,10 @@ def join_phrases(ids: Ids, tokens: int, keys: Keys, nodes: Ints, targets: Ints, 
                     break
                 after += 1
                 if targets[state - tokens] >= 0:
-                    found = targets[state - tokens]
+                    target = targets[state - tokens]
                     stop = after
 
-        out[size] = found
+        out[size] = target
         places[size] = position
         size += 1
         position = stop

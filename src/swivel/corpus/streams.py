@@ -144,7 +144,7 @@ def read_lines(path: str | TextFile, config: CorpusConfig | None = None) -> Iter
     """
     config = config or CorpusConfig()
     for stream in open_streams(path, config):
-        held: list[str] = []  # the parts of a line that is not complete
+        pending: list[str] = []  # the parts of a line that is not complete
         for piece in cut_stream(stream, PIECE_BYTES):
             try:
                 text = piece.data.decode("utf-8", "strict" if config.errors == "strict" else _SEPARATOR)
@@ -152,12 +152,12 @@ def read_lines(path: str | TextFile, config: CorpusConfig | None = None) -> Iter
                 raise describe_bad_byte(piece, error.start) from error
 
             first, *lines = text.split("\n")
-            held.append(first)
+            pending.append(first)
             for line in lines:
-                yield "".join(held).removesuffix("\r")
-                held = [line]
-        if any(held):
-            yield "".join(held)
+                yield "".join(pending).removesuffix("\r")
+                pending = [line]
+        if any(pending):
+            yield "".join(pending)
 
 
 def find_codec(encoding: str) -> codecs.CodecInfo:
@@ -212,7 +212,7 @@ def _read_plain(raw: IO[bytes], name: str) -> Iterator[TextBlock]:
 
 def _decompress(raw: IO[bytes], name: str, suffix: str) -> Iterator[TextBlock]:
     kind, opener = _OPENERS[suffix]
-    done = 0
+    position = 0
 
     with opener(raw) as file:
         while True:
@@ -228,8 +228,8 @@ def _decompress(raw: IO[bytes], name: str, suffix: str) -> Iterator[TextBlock]:
             if not data:
                 return
 
-            yield TextBlock(data, raw.tell() - done)
-            done = raw.tell()
+            yield TextBlock(data, raw.tell() - position)
+            position = raw.tell()
 
 
 def _read_zstd(raw: IO[bytes], name: str) -> Iterator[TextBlock]:
@@ -275,20 +275,20 @@ def _read_pieces(raw: IO[bytes], size: int) -> Iterator[bytes]:
 
 def drop_bom(blocks: Iterator[TextBlock]) -> Iterator[TextBlock]:
     """Yield the blocks without the UTF-8 byte order mark that some files start with."""
-    held = b""
+    pending = b""
     cost = 0
 
     for block in blocks:
-        held += block.data
+        pending += block.data
         cost += block.cost
-        if len(held) >= len(codecs.BOM_UTF8):
-            if text := held.removeprefix(codecs.BOM_UTF8):
+        if len(pending) >= len(codecs.BOM_UTF8):
+            if text := pending.removeprefix(codecs.BOM_UTF8):
                 yield TextBlock(text, cost)
             yield from blocks
             return
 
-    if held:
-        yield TextBlock(held, cost)
+    if pending:
+        yield TextBlock(pending, cost)
 
 
 codecs.register_error(_SEPARATOR, lambda error: ("\0", error.end))  # type: ignore[attr-defined]
@@ -363,19 +363,19 @@ class TextPlace:
 
 def _pack(parts: Iterator[bytes]) -> Iterator[TextBlock]:
     """Join parts to blocks of at least BLOCK_BYTES, because a block for each short text would take twice the time."""
-    held: list[bytes] = []
+    pending: list[bytes] = []
     size = 0
 
     for part in parts:
-        held.append(part)
+        pending.append(part)
         size += len(part)
         if size >= BLOCK_BYTES:
-            yield TextBlock(b"".join(held), size)
-            held = []
+            yield TextBlock(b"".join(pending), size)
+            pending = []
             size = 0
 
     if size:
-        yield TextBlock(b"".join(held), size)
+        yield TextBlock(b"".join(pending), size)
 
 
 def _pack_texts(items: Iterable[Any]) -> Iterator[bytes]:
@@ -437,18 +437,18 @@ def cut_stream(stream: Stream, piece_bytes: int) -> Iterator[TextPiece]:
 
 def _gather(stream: Stream, mark: bytes, piece_bytes: int) -> Iterator[tuple[bytes, int]]:
     """Yield the bytes and the cost of each piece, from blocks of any size."""
-    held = [b""]
+    pending = [b""]
     size = 0
     cost = 0
 
     for block in stream.blocks():
-        held.append(block.data)
+        pending.append(block.data)
         size += len(block.data)
         cost += block.cost
         if size < piece_bytes + _MAX_CONTINUATION_BYTES:
             continue
 
-        data = b"".join(held)
+        data = b"".join(pending)
         start = 0
         while len(data) - start >= piece_bytes + _MAX_CONTINUATION_BYTES:
             stop = _find_cut(data, start, start + piece_bytes, mark)
@@ -456,11 +456,11 @@ def _gather(stream: Stream, mark: bytes, piece_bytes: int) -> Iterator[tuple[byt
             start = stop
             cost = 0
 
-        held = [data[start:]]
+        pending = [data[start:]]
         size = len(data) - start
 
     if size:
-        yield b"".join(held), cost
+        yield b"".join(pending), cost
 
 
 def _find_cut(data: bytes, start: int, stop: int, mark: bytes) -> int:

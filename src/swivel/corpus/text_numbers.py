@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from swivel.config import CorpusConfig
 from swivel.corpus import tokenizer_kernels as kernels
 from swivel.corpus.character_classes import MAX_TOKEN_BYTES, build_rules
-from swivel.corpus.phrases import PhraseTrie, split_phrase
+from swivel.corpus.joined_corpus import PhraseTrie, split_phrase
 from swivel.corpus.sources import check_items, is_missing
-from swivel.corpus.type_tables import TypeTable
+from swivel.corpus.type_tables import TypeTable, start_text
 from swivel.corpus.vocabulary import BREAK
 
 _FIRST_NODE = 1 << 31  # of tries, above all token numbers
@@ -56,8 +56,8 @@ class TextNumbering:
 
     def number(self, texts: Sequence[str | None]) -> NumberedTexts:
         """Return the token numbers of texts; a missing text (None or NaN) has none."""
-        given = check_items(("" if is_missing(text) else text for text in texts), str, "a string")
-        encoded = [text.encode("utf-8", "surrogatepass") for text in given]
+        strings = check_items(("" if is_missing(text) else text for text in texts), str, "a string")
+        encoded = [text.encode("utf-8", "surrogatepass") for text in strings]
         stops = np.cumsum([len(text) for text in encoded], dtype=np.int64)
         data = np.frombuffer(b"".join(encoded), np.uint8)
 
@@ -78,26 +78,20 @@ class TextNumbering:
             len(data) // 2 + len(stops) + kernels.STEP_TYPES, 2 * len(data) + MAX_TOKEN_BYTES + kernels.STEP_BYTES
         )
 
-        state = types.state
-        state[kernels.TEXT_STATE] = 0
-        state[kernels.HASH] = kernels.HASH_OF_NOTHING
-        state[kernels.BLANK] = 1
-        state[[kernels.OUT, kernels.BREAKS, kernels.IS_STRICT, kernels.HAS_MARKS]] = 0
-        state[kernels.BAD] = -1
-        state[kernels.UNIT] = rules.unit
+        types.begin_scan(rules, start_text())
 
         out = np.empty(len(data) + 2 * len(stops) + 8, np.uint32)
         ends = np.empty(len(stops), np.int64)
         tables = rules.kinds, rules.plain, rules.lower, rules.abbreviations
-        kernels.scan_texts(data, stops, *tables, types.slots, types.arena, types.types, state, out, ends)
-        return out[: state[kernels.OUT]], ends
+        kernels.scan_texts(data, stops, *tables, types.slots, types.arena, types.types, types.state, out, ends)
+        return out[: types.state[kernels.OUT]], ends
 
     def _name_unknown(self, numbers: NDArray[np.int64]) -> tuple[list[str], NDArray[np.int64]]:
         """Return the unknown tokens, and the numbers with those of unknown tokens counted from the vocabulary on."""
         size = len(self._tokens)
         is_unknown = numbers >= size
-        found, places = np.unique(numbers[is_unknown], return_inverse=True)
-        unknown = [token.decode("utf-8", "replace") for token in self._types.pack().tokens(found)]
+        distinct, places = np.unique(numbers[is_unknown], return_inverse=True)
+        unknown = [token.decode("utf-8", "replace") for token in self._types.pack().tokens(distinct)]
         numbers[is_unknown] = size + places
 
         if len(self._types) > size + _MAX_UNKNOWN:

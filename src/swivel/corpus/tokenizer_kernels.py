@@ -160,8 +160,8 @@ def fill_slots(slots: Keys, arena: Bytes, types: Ints, size: int) -> None:
 @_inline
 def _is_in_part(hashed: int, part: int, parts: int) -> bool:
     """Return whether a type belongs to one of several parts, of about equal size, of all possible types."""
-    found = ((np.uint64(hashed) * np.uint64(HASH_FACTOR)) >> np.uint64(32)) % np.uint64(parts)
-    return bool(found == np.uint64(part))
+    number_of_part = ((np.uint64(hashed) * np.uint64(HASH_FACTOR)) >> np.uint64(32)) % np.uint64(parts)
+    return bool(number_of_part == np.uint64(part))
 
 
 @_compile

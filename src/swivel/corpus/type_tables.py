@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.corpus import tokenizer_kernels as kernels
-from swivel.corpus.character_classes import MAX_TOKEN_BYTES
+from swivel.corpus.character_classes import MAX_TOKEN_BYTES, TokenizerRules
 from swivel.storage import ArrayAppender, open_array
 
 _INITIAL_TYPES = 1024
@@ -59,6 +59,14 @@ class PackedTypes:
         return [bytes(data[start:stop]) for start, stop in zip(starts, stops, strict=True)]
 
 
+def start_text() -> NDArray[np.int64]:
+    """Return the state at the start of a text."""
+    state = np.zeros(kernels.TEXT_STATE.stop, np.int64)
+    state[kernels.HASH] = kernels.HASH_OF_NOTHING
+    state[kernels.BLANK] = 1
+    return state
+
+
 class TypeTable:
     """Distinct tokens in the order of their first occurrence, with counts."""
 
@@ -69,6 +77,14 @@ class TypeTable:
         self.slots = np.zeros(2 * _INITIAL_TYPES, np.uint64)
         self.arena = np.zeros(MAX_TOKEN_BYTES, np.uint8)
         self.types = np.zeros((_INITIAL_TYPES + 1, 2), np.int64)
+
+    def begin_scan(self, rules: TokenizerRules, text_state: NDArray[np.int64]) -> None:
+        """Set the state for a call of a kernel: the settings, and how far the text before has come."""
+        state = self.state
+        state[kernels.TEXT_STATE] = text_state
+        state[[kernels.OUT, kernels.BREAKS]] = 0
+        state[kernels.BAD] = -1
+        state[[kernels.UNIT, kernels.IS_STRICT, kernels.HAS_MARKS]] = rules.unit, rules.is_strict, rules.has_marks
 
     @classmethod
     def from_tokens(cls, tokens: Iterable[str], counts: Iterable[int] | None = None) -> TypeTable:
@@ -202,22 +218,22 @@ class TypeCounts:
 
         def choose(part: int) -> tuple[list[bytes], NDArray[np.int64]]:
             types = self.merge(part, parts).pack()
-            chosen = _find_frequent(types.counts, min_count, limit)
-            return types.tokens(chosen), types.counts[chosen]
+            indices = _find_frequent(types.counts, min_count, limit)
+            return types.tokens(indices), types.counts[indices]
 
         with ThreadPoolExecutor(workers) as pool:
-            found = list(pool.map(choose, range(parts)))
+            frequent_types = list(pool.map(choose, range(parts)))
 
-        tokens = [token for part, _ in found for token in part]
-        counts = np.concatenate([part for _, part in found])
-        chosen = _find_frequent(counts, min_count, limit)
-        return {tokens[number].decode(): int(counts[number]) for number in chosen}
+        tokens = [token for part, _ in frequent_types for token in part]
+        counts = np.concatenate([part for _, part in frequent_types])
+        indices = _find_frequent(counts, min_count, limit)
+        return {tokens[number].decode(): int(counts[number]) for number in indices}
 
     def of_tokens(self, tokens: Iterable[str]) -> dict[str, int]:
         """Return the counts of those of the given tokens that occur."""
-        asked = list(dict.fromkeys(tokens))
-        table = TypeTable.from_tokens(asked)
-        counts = np.zeros(len(asked), np.int64)
+        names = list(dict.fromkeys(tokens))
+        table = TypeTable.from_tokens(names)
+        counts = np.zeros(len(names), np.int64)
 
         for files in self._tables:
             other = files.open()
@@ -225,7 +241,7 @@ class TypeCounts:
             is_found = numbers >= 0
             counts[numbers[is_found]] += other.counts[is_found]
 
-        return {token: count for token, count in zip(asked, counts.tolist(), strict=True) if count}
+        return {token: count for token, count in zip(names, counts.tolist(), strict=True) if count}
 
     def _choose_parts(self) -> int:
         """Return the number of parts that are merged one after the other, so that each fits in memory."""
@@ -243,8 +259,8 @@ class TypeCounts:
 
 def _find_frequent(counts: NDArray[np.int64], min_count: int, limit: int) -> NDArray[np.int64]:
     """Return the indices of counts of at least `min_count`, or of at least the `limit`-th largest of them."""
-    chosen = np.flatnonzero(counts >= min_count)
-    if limit and len(chosen) > limit:
-        least = np.partition(counts[chosen], -limit)[-limit]
-        chosen = np.flatnonzero(counts >= least)
-    return chosen
+    indices = np.flatnonzero(counts >= min_count)
+    if limit and len(indices) > limit:
+        least = np.partition(counts[indices], -limit)[-limit]
+        indices = np.flatnonzero(counts >= least)
+    return indices

@@ -205,17 +205,17 @@ def choose_tokens(counts: Mapping[str, int], config: VocabularyConfig) -> Vocabu
     >>> choose_tokens({"b": 2, "a": 2, "rare": 1}, VocabularyConfig(min_count=2)).tokens
     ('a', 'b')
     """
-    kept = [(-count, token) for token, count in counts.items() if count >= config.min_count]
-    if not kept and not counts:
+    entries = [(-count, token) for token, count in counts.items() if count >= config.min_count]
+    if not entries and not counts:
         raise VocabularyError("the text has no tokens")
-    if not kept:
+    if not entries:
         raise VocabularyError(
             f"no token occurs {config.min_count:,} times or more (the most frequent: {max(counts.values()):,}); "
             "lower min_count"
         )
 
-    kept = sorted(kept)[: config.max_size or None]
-    return Vocabulary([token for _, token in kept], [-negative for negative, _ in kept])
+    entries = sorted(entries)[: config.max_size or None]
+    return Vocabulary([token for _, token in entries], [-negative for negative, _ in entries])
 
 
 def from_list(tokens: Iterable[str], counts: Mapping[str, int]) -> Vocabulary:
@@ -259,8 +259,8 @@ def choose_vocabulary(
     the text.
     """
     if listed is None:
-        chosen = counts.most_frequent(config.min_count, config.max_size or 0)
-        return choose_tokens(chosen or counts.most_frequent(limit=1), config)
+        frequent = counts.most_frequent(config.min_count, config.max_size or 0)
+        return choose_tokens(frequent or counts.most_frequent(limit=1), config)
 
     if not counts.most_frequent(limit=1):
         raise VocabularyError("the text has no tokens")

@@ -6,13 +6,12 @@ The default data sets and rules are those of the paper.
 from swivel.evaluation.bootstrap import rank_correlation
 from swivel.evaluation.bundled import read_bundled
 from swivel.evaluation.by_frequency import Point, bucket_by_frequency, compare_buckets
-from swivel.evaluation.config import EvaluationConfig
 from swivel.evaluation.datasets import AnalogySet, CategorySet, SimilaritySet, find_sets, read_set, split_set
 from swivel.evaluation.download import PAPER_ORDER, fetch_sets
 from swivel.evaluation.paired_comparison import COMPARISON_HEADER, Comparison, compare_reports, tabulate_comparisons
-from swivel.evaluation.ranking import RankingReport, evaluate_ranking, split_table
 from swivel.evaluation.report import MIN_KNOWN, TABLE_HEADER, Report, draw_markdown, evaluate, read_sets, score_sets
 from swivel.evaluation.results import AnalogyResult, CategoryResult, SectionResult, SimilarityResult
+from swivel.evaluation.rules import EvaluationConfig
 from swivel.evaluation.scores import (
     score_analogies,
     score_categories,
@@ -20,7 +19,8 @@ from swivel.evaluation.scores import (
     summarize_answers,
     summarize_pairs,
 )
-from swivel.evaluation.texts import (
+from swivel.evaluation.table_ranking import RankingReport, evaluate_ranking, split_table
+from swivel.evaluation.text_sets import (
     TEXT_TABLE_HEADER,
     TextReport,
     TextResult,

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from swivel.errors import ConfigError, EvaluationError, clear_errors
-from swivel.evaluation.config import HALVES
 from swivel.evaluation.download import PAPER_ORDER, name_set, published_sections
+from swivel.evaluation.rules import HALVES
 from swivel.runtime.numbers import parse_float
 
 SUFFIXES = (".tsv", ".txt")
@@ -74,15 +74,7 @@ TestSet = SimilaritySet | AnalogySet | CategorySet
 
 
 @dataclass(frozen=True, slots=True)
-class FoundSets:
-    """The test sets of a folder in the paper's order, and the files that are not test sets."""
-
-    sets: tuple[TestSet, ...]
-    left_out: tuple[Path, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
+class Line:
     """A line of a file that is not empty, and its number for error messages."""
 
     path: Path
@@ -104,33 +96,64 @@ class _Line:
             self.fail(f"expected {expected}, got {self.text!r}")
         return columns
 
+    def parse_score(self, text: str) -> float:
+        """Return a finite number, or raise an error."""
+        try:
+            score = parse_float(text.strip())
+        except ValueError:
+            score = math.nan
+        if not math.isfinite(score):
+            self.fail(f"expected a number as the score, got {text!r}")
+        return score
+
     def fail(self, message: str) -> NoReturn:
+        """Raise an error that names the file and the line."""
         raise EvaluationError(f"{self.path}, line {self.number}: {message}")
 
 
-def find_sets(source: str | Path | Iterable[str | Path], *, lowercase: bool = True) -> FoundSets:
-    """Read the `.tsv` and `.txt` files of a folder, or a list of files and folders.
+def list_sources(source: str | Path | Iterable[str | Path]) -> list[str | Path]:
+    """Return a path as a list, and a list of paths as it is."""
+    return [source] if isinstance(source, (str, Path)) else list(source)
 
-    A file of a folder is left out if its first line fits no kind of test set. It is an error if such a file was passed
-    explicitly or has the name of a set of the paper, and if two sets have the same name.
+
+def list_set_files(sources: Sequence[str | Path], what: str, expected: str) -> list[tuple[Path, bool]]:
+    """Return the files of a list of paths, each once, and whether it is from a folder.
+
+    Of a folder, these are the `.tsv` and `.txt` files. Raises EvaluationError if there are none.
     """
-    listed = [source] if isinstance(source, (str, Path)) else list(source)
-    if wrong := [each for each in listed if not isinstance(each, (str, Path))]:
-        raise ConfigError(f"test sets must be files or folders, got {wrong[0]!r}: write items to a file; {EXPECTED}")
-    paths = [Path(path) for path in listed]
+    if wrong := [each for each in sources if not isinstance(each, (str, Path))]:
+        raise ConfigError(f"{what} must be files or folders, got {wrong[0]!r}: write items to a file; {expected}")
+
     files: dict[Path, tuple[Path, bool]] = {}  # by resolved path, so that a file listed twice is read once
-    for path in paths:
+    for path in map(Path, sources):
         if not path.is_dir():
             files[path.resolve()] = path, False
             continue
-        for file in sorted(path.iterdir()):
+        with clear_errors(path, EvaluationError):
+            inside = sorted(path.iterdir())
+        for file in inside:
             if file.suffix.lower() in SUFFIXES and file.is_file():
                 files[file.resolve()] = file, True
 
+    if not files:
+        raise EvaluationError(f"{', '.join(map(str, sources)) or 'no files'}: no {what} found; {expected}")
+    return list(files.values())
+
+
+def find_sets(
+    source: str | Path | Iterable[str | Path], *, lowercase: bool = True
+) -> tuple[tuple[TestSet, ...], list[Path]]:
+    """Read the `.tsv` and `.txt` files of a folder, or a list of files and folders.
+
+    Returns the sets in the paper's order, and the files that are not test sets. A file of a folder is left out if its
+    first line fits no kind of test set. It is an error if such a file was passed explicitly or has the name of a set of
+    the paper, and if two sets have the same name.
+    """
+    sources = list_sources(source)
     sets: dict[str, tuple[Path, TestSet]] = {}
     left_out: list[Path] = []
 
-    for file, is_from_folder in files.values():
+    for file, is_from_folder in list_set_files(sources, "test sets", EXPECTED):
         name = name_set(file)
         lines = _read_lines(file)
         if is_from_folder and _find_parser(lines) is None and name not in PAPER_ORDER:
@@ -142,10 +165,10 @@ def find_sets(source: str | Path | Iterable[str | Path], *, lowercase: bool = Tr
         sets[name] = file, _parse(file, lines, lowercase)
 
     if not sets:
-        raise EvaluationError(f"{', '.join(map(str, paths)) or 'no files'}: no test sets found; {EXPECTED}")
+        raise EvaluationError(f"{', '.join(map(str, sources))}: no test sets found; {EXPECTED}")
 
     names = [*PAPER_ORDER, *sorted(sets.keys() - set(PAPER_ORDER))]
-    return FoundSets(tuple(sets[name][1] for name in names if name in sets), tuple(left_out))
+    return tuple(sets[name][1] for name in names if name in sets), left_out
 
 
 def read_set(path: str | Path, *, lowercase: bool = True) -> TestSet:
@@ -192,7 +215,7 @@ def half_of_pair(first: str, second: str) -> str:
     return HALVES[zlib.crc32(" ".join(sorted((first, second))).encode()) % 2]
 
 
-def _read_lines(path: Path) -> list[_Line]:
+def _read_lines(path: Path) -> list[Line]:
     with clear_errors(path, EvaluationError):
         data = path.read_bytes()
 
@@ -205,15 +228,15 @@ def _read_lines(path: Path) -> list[_Line]:
 
     # Not splitlines(), which also splits at U+0085 and other separators.
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    return [_Line(path, number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
+    return [Line(path, number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
 
 
 # A parser makes a test set from its name, its lines, and a function that spells words as the vocabulary does.
 _Spell = Callable[[str], str]
-_Parser = Callable[[str, Sequence[_Line], _Spell], TestSet]
+_Parser = Callable[[str, Sequence[Line], _Spell], TestSet]
 
 
-def _parse(path: Path, lines: Sequence[_Line], lowercase: bool) -> TestSet:
+def _parse(path: Path, lines: Sequence[Line], lowercase: bool) -> TestSet:
     if not lines:
         raise EvaluationError(f"{path}: the file is empty; {EXPECTED}")
     parser = _find_parser(lines)
@@ -222,7 +245,7 @@ def _parse(path: Path, lines: Sequence[_Line], lowercase: bool) -> TestSet:
     return parser(name_set(path), lines, str.lower if lowercase else str)
 
 
-def _find_parser(lines: Sequence[_Line]) -> _Parser | None:
+def _find_parser(lines: Sequence[Line]) -> _Parser | None:
     """Return the parser for a file, chosen by its first line, or None."""
     if not lines:
         return None
@@ -239,31 +262,24 @@ def _find_parser(lines: Sequence[_Line]) -> _Parser | None:
     return _parse_analogies if width in (4, 5) else None
 
 
-def _parse_similarity(name: str, lines: Sequence[_Line], spell: _Spell) -> SimilaritySet:
+def _parse_similarity(name: str, lines: Sequence[Line], spell: _Spell) -> SimilaritySet:
     pairs = []
     scores = []
 
     for line in lines:
-        first, second, text = line.take(3, "word1 word2 score")
-        try:
-            score = parse_float(text)
-        except ValueError:
-            score = math.nan
-        if not math.isfinite(score):
-            line.fail(f"expected a number as the score, got {text!r}")
-
+        first, second, score = line.take(3, "word1 word2 score")
         pairs.append((spell(first), spell(second)))
-        scores.append(score)
+        scores.append(line.parse_score(score))
 
     return SimilaritySet(name, tuple(pairs), tuple(scores))
 
 
-def _parse_categories(name: str, lines: Sequence[_Line], spell: _Spell) -> CategorySet:
+def _parse_categories(name: str, lines: Sequence[Line], spell: _Spell) -> CategorySet:
     rows = [line.take(2, "word and category, separated by a tab") for line in lines]
     return CategorySet(name, tuple(spell(word) for word, _ in rows), tuple(category for _, category in rows))
 
 
-def _parse_analogies(name: str, lines: Sequence[_Line], spell: _Spell) -> AnalogySet:
+def _parse_analogies(name: str, lines: Sequence[Line], spell: _Spell) -> AnalogySet:
     questions: list[FourWords] = []
     sections: list[str] = []
     section = ""

@@ -91,26 +91,28 @@ def _compare_similarity(first: SimilarityResult, second: SimilarityResult, draws
     scores = first.scores[both]
 
     one, other = (rank_correlation(column, scores) for column in columns)
-    drawn = draw_correlations(columns, scores, draws=draws, seed=seed)
-    return _conclude(first, one, other, drawn[0] - drawn[1], len(scores))
+    differences = draw_correlations(columns, scores, draws=draws, seed=seed)
+    return _conclude(first, one, other, differences[0] - differences[1], len(scores))
 
 
 def _compare_shares(result: Result, first: Flags, second: Flags, draws: int, seed: int) -> Comparison:
     if len(first) == 0:
         return _conclude(result, None, None, np.empty(0), 0)
 
-    drawn = draw_share_differences(first, second, draws=draws, seed=seed)
-    return _conclude(result, float(first.mean()), float(second.mean()), drawn, len(first))
+    differences = draw_share_differences(first, second, draws=draws, seed=seed)
+    return _conclude(result, float(first.mean()), float(second.mean()), differences, len(first))
 
 
-def _conclude(result: Result, first: float | None, second: float | None, drawn: Doubles, items: int) -> Comparison:
+def _conclude(
+    result: Result, first: float | None, second: float | None, differences: Doubles, items: int
+) -> Comparison:
     """Return the comparison of two figures, given resampled differences."""
     difference = interval = p_value = None
     if first is not None and second is not None:
         difference = first - second
-        interval = percentile_interval(drawn)
+        interval = percentile_interval(differences)
     if interval is not None:
-        p_value = two_sided_p(drawn)
+        p_value = two_sided_p(differences)
     return Comparison(result.name, result.kind, first, second, difference, interval, p_value, items)
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from swivel.errors import EvaluationError
 from swivel.evaluation.bootstrap import Interval
-from swivel.evaluation.config import EvaluationConfig, change_rules
-from swivel.evaluation.datasets import FoundSets, TestSet, find_sets, split_set
+from swivel.evaluation.datasets import TestSet, find_sets, split_set
 from swivel.evaluation.download import fetch_sets
 from swivel.evaluation.results import AnalogyResult, Result, SetResult
+from swivel.evaluation.rules import EvaluationConfig, change_rules
 from swivel.evaluation.scores import score_set
 from swivel.runtime.notebook import draw_html
 from swivel.runtime.progress import SILENT, Progress
@@ -57,10 +57,6 @@ class Report:
             if sections and isinstance(result, AnalogyResult):
                 rows += [draw_row("  " + section.name, section) for section in result.sections]
         return rows
-
-    def markdown(self, *, sections: bool = False) -> str:
-        """Return the table as Markdown."""
-        return draw_markdown(TABLE_HEADER, self.table(sections=sections))
 
     def _repr_html_(self) -> str:
         return draw_html("Evaluation", TABLE_HEADER, self.table())
@@ -137,25 +133,24 @@ def evaluate(
     rules = change_rules(rules, changes)
     vectors = as_vectors(vectors)
     receiver = choose_progress(progress)
-    found = read_sets(source, rules, progress=receiver)
-    results = score_sets(vectors, found.sets, rules, progress=receiver)
-    return Report(results, rules, tuple(path.name for path in found.left_out))
+    sets, left_out = read_sets(source, rules, progress=receiver)
+    results = score_sets(vectors, sets, rules, progress=receiver)
+    return Report(results, rules, tuple(path.name for path in left_out))
 
 
 def read_sets(
     source: str | Path | Iterable[str | Path] | None, rules: EvaluationConfig, *, progress: Progress = SILENT
-) -> FoundSets:
-    """Return the test sets that `evaluate` would score, already reduced to one half if the rules say so."""
+) -> tuple[tuple[TestSet, ...], list[Path]]:
+    """Return what `find_sets` does for `evaluate`: the sets are reduced to one half if the rules say so."""
     if source is None:
         source = fetch_sets(progress=progress)
-    found = find_sets(source, lowercase=rules.lowercase)
+    sets, left_out = find_sets(source, lowercase=rules.lowercase)
 
-    for path in found.left_out:
+    for path in left_out:
         progress.message(f"{path.name}: skipped, not a test set")
-
-    if rules.half is None:
-        return found
-    return FoundSets(tuple(split_set(test_set, rules.half) for test_set in found.sets), found.left_out)
+    if rules.half is not None:
+        sets = tuple(split_set(test_set, rules.half) for test_set in sets)
+    return sets, left_out
 
 
 def score_sets(

@@ -17,9 +17,9 @@ from numpy.typing import ArrayLike, NDArray
 from swivel.errors import missing_extra
 from swivel.evaluation.analogy_search import answer_questions
 from swivel.evaluation.bootstrap import Interval, correlation_interval, rank_correlation, share_interval
-from swivel.evaluation.config import EvaluationConfig, find_ids
 from swivel.evaluation.datasets import AnalogySet, CategorySet, SimilaritySet, TestSet
 from swivel.evaluation.results import AnalogyResult, CategoryResult, Flags, Result, SectionResult, SimilarityResult
+from swivel.evaluation.rules import EvaluationConfig, find_ids
 from swivel.runtime.progress import SILENT, Progress, track
 from swivel.vectors import Vectors
 from swivel.vectors.search import scale_to_unit
@@ -101,12 +101,12 @@ def score_analogies(
     ids = np.array([find_ids(vectors, words, rules) for words in questions.questions], np.int64).reshape(-1, 4)
     is_known = np.asarray((ids >= 0).all(axis=1))
 
-    asked = ids[is_known]
-    with track(progress, questions.name, len(asked), "questions") as task:
-        answers = answer_questions(vectors, asked[:, :3], rules.method, top=rules.top, advance=task.advance)
+    known_questions = ids[is_known]
+    with track(progress, questions.name, len(known_questions), "questions") as task:
+        answers = answer_questions(vectors, known_questions[:, :3], rules.method, top=rules.top, advance=task.advance)
 
     is_right = np.zeros(len(ids), bool)
-    is_right[is_known] = answers == asked[:, 3]
+    is_right[is_known] = answers == known_questions[:, 3]
     return summarize_answers(questions, is_right, is_known, rules)
 
 

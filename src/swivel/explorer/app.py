@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 
 from swivel.errors import ConfigError, SwivelError
-from swivel.explorer.assets import PageFile, page_files
+from swivel.explorer.assets import MEDIA_TYPES, page_files
 from swivel.explorer.maps import MapMaker
 from swivel.explorer.models import VectorSet, View
 from swivel.explorer.queries import NoSuchWord
@@ -38,19 +39,14 @@ def make_app(exploration: Exploration, bound: str) -> Guard:
     """Return the ASGI application of a server on the address `bound`, wrapped in the security checks."""
     from swivel.explorer.routes import router
 
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        yield
-        exploration.maps.stop()
-
     # FastAPI's documentation pages are disabled because they load scripts from other sites.
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.state.exploration = exploration
     app.state.query_slots = asyncio.Semaphore(count_cores())
 
-    for name, file in page_files().items():
+    for name, data in page_files().items():
         path = "/" if name == "index.html" else f"/{name}"
-        app.add_api_route(path, _serve_file(file), methods=["GET", "HEAD"], response_model=None)
+        app.add_api_route(path, _serve_file(name, data), methods=["GET", "HEAD"], response_model=None)
     app.include_router(router)
 
     app.add_exception_handler(SwivelError, _respond_to_error)
@@ -58,12 +54,15 @@ def make_app(exploration: Exploration, bound: str) -> Guard:
     return Guard(app, bound)
 
 
-def _serve_file(file: PageFile) -> Callable[[Request], Response]:
+def _serve_file(name: str, data: bytes) -> Callable[[Request], Response]:
+    media_type = MEDIA_TYPES[PurePath(name).suffix]
+    tag = f'"{hashlib.sha256(data).hexdigest()[:16]}"'
+    headers = {"etag": tag, "cache-control": "no-cache"}
+
     def serve(request: Request) -> Response:
-        headers = {"etag": file.tag, "cache-control": "no-cache"}
-        if request.headers.get("if-none-match") == file.tag:
+        if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers=headers)
-        return Response(file.data, media_type=file.media_type, headers=headers)
+        return Response(data, media_type=media_type, headers=headers)
 
     return serve
 

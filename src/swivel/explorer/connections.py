@@ -7,6 +7,8 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from swivel.explorer import limits
+
 IDLE_SECONDS = 10.0
 
 
@@ -14,15 +16,16 @@ class TimedProtocol(H11Protocol):
     """HTTP/1.1 of uvicorn, which closes a connection while its client sends no request or does not read the answer.
 
     uvicorn limits the time between two requests only. Clients that connect and send nothing, or half a request, would
-    keep all connections of the server. It also answers connections above its limit, each of which keeps a file open;
-    here they are closed, so that a flood of them does not use up the open files of the process.
+    keep all connections of the server. Its own limit answers all connections with status 503 once there are too many,
+    each of which keeps a file open; here only those above the limit are closed, so that a flood of them neither uses up
+    the open files of the process nor stops the others.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start to check the connection, or close it if there are too many."""
         super().connection_made(transport)
         self._check_later()
-        if self.limit_concurrency is not None and len(self.connections) > self.limit_concurrency:
+        if len(self.connections) > limits.MAX_CONNECTIONS:
             transport.abort()
 
     def _check_later(self) -> None:

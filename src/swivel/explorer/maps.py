@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import io
-import multiprocessing
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable
 from functools import cached_property
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -28,24 +26,20 @@ from swivel.explorer.projection import (
     UMAP,
     Clusters,
     Floats,
-    Reduced,
     Show,
+    compute_umap,
     find_clusters,
     fit_to_frame,
     reduce_vectors,
-    run_umap,
+    send_umap,
+    take_plane,
 )
+from swivel.runtime.child_process import call_in_process, can_start_processes
+from swivel.runtime.progress import SilentProgress
 from swivel.storage import fingerprint, open_array, write_file
 from swivel.vectors.layout import weigh_labels
 
-_POLL_SECONDS = 0.2
-_STOP_SECONDS = 1.0
-
-Compute = Callable[[Reduced, threading.Event, Show], Floats]
-
-
-class Stopped(SwivelError):
-    """The server was stopped while a map was being computed."""
+Compute = Callable[[Floats, Show], Floats]
 
 
 def cache_folder() -> Path | None:
@@ -62,44 +56,27 @@ def cache_folder() -> Path | None:
     return Path(base) / "swivel" / "maps"
 
 
-def compute_in_process(reduced: Reduced, stop: threading.Event, show: Show) -> Floats:
-    """Return the UMAP coordinates, computed in a new process, which is terminated when `stop` is set.
+class _DraftReceiver(SilentProgress):
+    """Passes on the drafts that the process sends as messages; messages of text are warnings of libraries."""
+
+    def __init__(self, show: Show) -> None:
+        self._show = show
+
+    def message(self, text: Any) -> None:
+        """Show a draft."""
+        if isinstance(text, np.ndarray):
+            self._show(text)
+
+
+def compute_in_process(components: Floats, show: Show) -> Floats:
+    """Return the UMAP coordinates, computed in a new process, which ends with this one.
 
     `show` is called with the drafts that the process sends.
     """
-    context = multiprocessing.get_context("spawn")
-    connection, process_end = context.Pipe()
-    process = context.Process(target=run_umap, args=(process_end,), daemon=True)
-    process.start()
-    process_end.close()
-
-    try:
-        # Sent through the pipe, not as an argument: `start` would hang if the process died before it read them.
-        connection.send(reduced.values)
-        while True:
-            points, is_final = _receive(connection, stop)
-            if is_final:
-                return points
-            show(points)
-    except (EOFError, ConnectionError):
-        raise SwivelError("the process that computes the map ended early; check that there is enough memory") from None
-    finally:
-        process.terminate()
-        process.join()
-        connection.close()
-
-
-def _receive(connection: Connection, stop: threading.Event) -> tuple[Floats, bool]:
-    """Return coordinates from the process, and whether they are final; raise SwivelError if it sends a message."""
-    while not connection.poll(_POLL_SECONDS):
-        if stop.is_set():
-            raise Stopped("the server was stopped before the map was finished")
-
-    answer = connection.recv()
-    if isinstance(answer, str):
-        raise SwivelError(answer)
-    points, is_final = answer
-    return np.asarray(points, np.float32), is_final
+    if not can_start_processes():
+        return compute_umap(components, show)
+    with call_in_process(send_umap, components) as call:
+        return call.wait(_DraftReceiver(show))
 
 
 class Map:
@@ -119,18 +96,18 @@ class Map:
         self.problem = ""
         self.began = 0.0
         self._lock = threading.Lock()  # held while the principal components are computed
-        self._reduced: Reduced | None = None
+        self._components: Floats | None = None
 
     def __len__(self) -> int:
         return min(len(self.view.vectors), self.max_points)
 
     @property
-    def reduced(self) -> Reduced:
+    def components(self) -> Floats:
         """The principal components of the vectors; the first thread computes them and the others wait."""
         with self._lock:
-            if self._reduced is None:
-                self._reduced = reduce_vectors(self.view.vectors.unit_vectors[: len(self)])
-            return self._reduced
+            if self._components is None:
+                self._components = reduce_vectors(self.view.vectors.unit_vectors[: len(self)])
+            return self._components
 
     @cached_property
     def fingerprint(self) -> str:
@@ -144,7 +121,7 @@ class Map:
         Those of UMAP are the last draft until they are final.
         """
         if layout == "pca":
-            return fit_to_frame(self.reduced.points)
+            return fit_to_frame(take_plane(self.components))
         points = self.draft if self.umap is None else self.umap
         return None if points is None else fit_to_frame(points)
 
@@ -155,7 +132,7 @@ class Map:
 
     def find_clusters(self) -> Clusters:
         """Compute the clusters, and keep them."""
-        self.clusters = find_clusters(self.reduced, weigh_labels(self.view.vectors, len(self)))
+        self.clusters = find_clusters(self.components, weigh_labels(self.view.vectors, len(self)))
         return self.clusters
 
     def describe(self) -> dict[str, Any]:
@@ -195,33 +172,19 @@ class MapMaker:
         self._cache = cache
         self._compute = compute
         self._maps: dict[int, Map] = {}  # by id(view)
-        self._threads: list[threading.Thread] = []
-        self._lock = threading.Lock()  # protects _maps and _threads
+        self._lock = threading.Lock()  # held while _maps is read or changed
         self._umap_lock = threading.Lock()  # held while one UMAP is computed
-        self._stop = threading.Event()
 
     def map_of(self, view: View) -> Map:
         """Return the map of a view; the first call for a view starts its computation."""
         with self._lock:
             if id(view) not in self._maps:
-                new_map = Map(view)
-                thread = threading.Thread(target=self._make, args=(new_map,), daemon=True)
-                self._maps[id(view)] = new_map
-                self._threads.append(thread)
-                thread.start()
+                self._maps[id(view)] = Map(view)
+                threading.Thread(target=self._make, args=(self._maps[id(view)],), daemon=True).start()
             return self._maps[id(view)]
-
-    def stop(self) -> None:
-        """Stop all computations and wait until their processes have ended, because this process may exit next."""
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(_STOP_SECONDS)
 
     def _make(self, target: Map) -> None:
         """Compute clusters and UMAP of a map: the main function of a background thread."""
-        if self._stop.is_set():
-            return
-
         try:
             target.find_clusters()
             with self._umap_lock:  # Two at once would take the cores from the queries.
@@ -241,7 +204,7 @@ class MapMaker:
             if points is not None:
                 return points
 
-        points = self._compute(target.reduced, self._stop, target.show_draft)
+        points = self._compute(target.components, target.show_draft)
 
         if file is not None:
             _save_points(file, points)

@@ -47,17 +47,17 @@ class View:
         self.label = label
         self._make = make
         self._lock = threading.Lock()
-        self._made: Vectors | None = None
+        self._vectors: Vectors | None = None
 
     @property
     def vectors(self) -> Vectors:
         """The vectors, with their cached properties computed; the first thread makes them and the others wait."""
         with self._lock:
-            if self._made is None:
-                made = self._make()
-                _ = made.unit_vectors, made.is_zero  # computed under the lock, once
-                self._made = made
-            return self._made
+            if self._vectors is None:
+                vectors = self._make()
+                _ = vectors.unit_vectors, vectors.is_zero  # computed under the lock, once
+                self._vectors = vectors
+            return self._vectors
 
     @cached_property
     def speller(self) -> Speller:
@@ -136,15 +136,15 @@ def _list_views(vectors: Vectors) -> list[View]:
     if columns is None:
         return [saved]
 
-    made = [View("w", "w", lambda: Vectors(vectors.contents.rows)), View("c", "c", lambda: Vectors(columns))]
+    views = [View("w", "w", lambda: Vectors(vectors.contents.rows)), View("c", "c", lambda: Vectors(columns))]
     if vectors.columns_per_row:
-        made.append(View("w+c", "w + c", lambda: Vectors(_sum_sides(vectors))))
+        views.append(View("w+c", "w + c", lambda: Vectors(_sum_sides(vectors))))
 
     kind = _saved_as(vectors)
     if kind == "other":
-        return [saved, *made]
-    first = next(view for view in made if view.key == kind)
-    return [first, *(view for view in made if view is not first)]
+        return [saved, *views]
+    first = next(view for view in views if view.key == kind)
+    return [first, *(view for view in views if view is not first)]
 
 
 def _saved_as(vectors: Vectors) -> str:

@@ -1,26 +1,20 @@
-"""Project vectors to two dimensions by principal components or UMAP, and cluster them.
-
-`run_umap` is the main function of the process that computes UMAP.
-"""
+"""Project vectors to two dimensions by principal components or UMAP, and cluster them."""
 
 from __future__ import annotations
 
 import os
-import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from swivel.runtime.resources import count_cores
-from swivel.runtime.signals import exit_with_parent
 from swivel.vectors.search import scale_to_unit
 
 Floats = NDArray[np.float32]
@@ -45,20 +39,6 @@ _SAMPLE = 20_000  # k-means is fitted to this many most common words, and predic
 
 
 @dataclass(frozen=True, slots=True)
-class Reduced:
-    """Principal components (n, up to 50) of vectors, by decreasing variance."""
-
-    values: Floats
-
-    @property
-    def points(self) -> Floats:
-        """Coordinates (n, 2): the first two components."""
-        points = np.zeros((len(self.values), 2), np.float32)
-        points[:, : self.values.shape[1]] = self.values[:, :2]
-        return points
-
-
-@dataclass(frozen=True, slots=True)
 class Clusters:
     """The cluster of each vector, the most informative ids of each cluster, and all ids, informative ones first."""
 
@@ -67,15 +47,15 @@ class Clusters:
     order: NDArray[np.uint32]
 
 
-def reduce_vectors(unit: Floats) -> Reduced:
-    """Return the principal components of vectors.
+def reduce_vectors(unit: Floats) -> Floats:
+    """Return the principal components (n, up to 50) of vectors, by decreasing variance.
 
     The sign of an axis is arbitrary. It is chosen such that the largest entry is positive, so that equal vectors give
     equal maps.
 
     >>> rng = np.random.default_rng(0)
-    >>> reduce_vectors(rng.standard_normal((20, 3), dtype=np.float32)).points.shape
-    (20, 2)
+    >>> reduce_vectors(rng.standard_normal((20, 3), dtype=np.float32)).shape
+    (20, 3)
     """
     mean = unit.mean(axis=0, dtype=np.float64).astype(np.float32)
 
@@ -89,11 +69,18 @@ def reduce_vectors(unit: Floats) -> Reduced:
     axes = axes[:, ::-1][:, :KEPT]
     largest = np.take_along_axis(axes, np.abs(axes).argmax(axis=0)[None, :], axis=0)
     axes = (axes * np.where(largest < 0, -1.0, 1.0)).astype(np.float32)
-    return Reduced(np.asarray(unit @ axes - mean @ axes))
+    return np.asarray(unit @ axes - mean @ axes)
+
+
+def take_plane(components: Floats) -> Floats:
+    """Return coordinates (n, 2): the first two components, zeros for a second one that does not exist."""
+    points = np.zeros((len(components), 2), np.float32)
+    points[:, : components.shape[1]] = components[:, :2]
+    return points
 
 
 def find_clusters(
-    reduced: Reduced, weights: Floats | None = None, *, count: int = CLUSTERS, typical: int = 6
+    components: Floats, weights: Floats | None = None, *, count: int = CLUSTERS, typical: int = 6
 ) -> Clusters:
     """Return k-means clusters, fitted to the most common vectors; cluster 0 is the largest.
 
@@ -101,14 +88,13 @@ def find_clusters(
     """
     from sklearn.cluster import MiniBatchKMeans
 
-    values = reduced.values
-    sample = values[:_SAMPLE]
+    sample = components[:_SAMPLE]
     means = MiniBatchKMeans(min(count, len(sample)), random_state=1, n_init=3, batch_size=4_096)
     # scikit-learn warns about fewer distinct vectors than clusters, and about MKL on Windows; the user can do nothing.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         means.fit(sample)
-        labels = means.predict(values)
+        labels = means.predict(components)
 
     # Renumber the clusters by decreasing size.
     order = np.argsort(-np.bincount(labels, minlength=len(means.cluster_centers_)), kind="stable")
@@ -117,7 +103,7 @@ def find_clusters(
     numbers = rank[labels]
 
     directions = scale_to_unit(means.cluster_centers_[order])[numbers]
-    cosines = np.einsum("ij,ij->i", scale_to_unit(values), directions)
+    cosines = np.einsum("ij,ij->i", scale_to_unit(components), directions)
     importance = np.maximum(cosines, 0) if weights is None else np.maximum(cosines, 0) * weights
     falling = np.argsort(-importance, kind="stable").astype(np.uint32)
     members = (falling[numbers[falling] == number] for number in range(len(order)))
@@ -138,19 +124,19 @@ def fit_to_frame(points: Floats) -> Floats:
     return np.asarray(centered * (pulled / np.maximum(radius, 1e-12) / edge)[:, None], np.float32)
 
 
-def compute_umap(reduced: Reduced, show: Show | None = None) -> Floats:
+def compute_umap(components: Floats, show: Show | None = None) -> Floats:
     """Return the UMAP coordinates (n, 2); deterministic, whatever the number of threads.
 
     The layout starts with the principal components, and `show` is called with every draft of it. These are the
     principal components if there are fewer than four vectors.
     """
-    values = reduced.values
-    if len(values) < MIN_UMAP:
-        return reduced.points
+    plane = take_plane(components)
+    if len(plane) < MIN_UMAP:
+        return plane
 
-    graph = connect_neighbors(*find_neighbors(values, min(NEIGHBORS, len(values) - 1)))
-    start = reduced.points / max(float(np.abs(reduced.points).max()), 1e-12) * 10  # the scale of umap-learn's start
-    epochs = SMALL_MAP_EPOCHS if len(values) <= SMALL_MAP else EPOCHS
+    graph = connect_neighbors(*find_neighbors(components, min(NEIGHBORS, len(plane) - 1)))
+    start = plane / max(float(np.abs(plane).max()), 1e-12) * 10  # the scale of umap-learn's start
+    epochs = SMALL_MAP_EPOCHS if len(plane) <= SMALL_MAP else EPOCHS
     points = start
     for points in improve_layout(graph, start, epochs):
         if show is not None:
@@ -226,26 +212,20 @@ def improve_layout(graph: Any, start: Floats, epochs: int) -> Iterator[Floats]:
             yield points
 
 
-def run_umap(server: Connection) -> None:
-    """Receive vectors from the server, and send their UMAP coordinates or an error message.
+def send_umap(components: Floats, *, progress: Any) -> Floats:
+    """Return the UMAP coordinates, and send drafts of them as messages of `progress`, one per second.
 
-    This is the main function of a process with low priority. Coordinates are sent with whether they are final; drafts
-    are not.
+    It is called in a process of its own, which gets a low priority.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C stops the server, which then stops this process.
-    exit_with_parent()
     if hasattr(os, "nice"):
         os.nice(10)
 
-    sent = time.monotonic()
+    shown = time.monotonic()
 
     def show(points: Floats) -> None:
-        nonlocal sent
-        if time.monotonic() - sent >= _DRAFT_SECONDS:
-            server.send((points, False))
-            sent = time.monotonic()
+        nonlocal shown
+        if time.monotonic() - shown >= _DRAFT_SECONDS:
+            progress.message(points)
+            shown = time.monotonic()
 
-    try:
-        server.send((compute_umap(Reduced(server.recv()), show), True))
-    except Exception as error:
-        server.send(f"{type(error).__name__}: {error}")
+    return compute_umap(components, show)

@@ -46,40 +46,40 @@ def _check_length(text: str) -> None:
         raise ConfigError(f"a query must have at most {MAX_TEXT_LENGTH:,} characters, got {len(text):,}")
 
 
-def find_nearest(view: View, asked: Expression, count: int) -> dict[str, Any]:
+def find_nearest(view: View, expression: Expression, count: int) -> dict[str, Any]:
     """Return the words nearest to an expression, and the cosine of each answer with each term.
 
     All terms are scaled to length 1. The cosine of an answer with the sum is therefore the signed sum of its cosines
     with the terms, divided by the `length` of the sum.
     """
-    _find_ids(view, [*asked.plus, *asked.minus])
+    _find_ids(view, [*expression.plus, *expression.minus])
     vectors = view.vectors
-    direction = scale_to_unit(vectors.vector(asked.plus, minus=asked.minus)[None])
+    direction = scale_to_unit(vectors.vector(expression.plus, minus=expression.minus)[None])
     scores = np.full(len(vectors), -np.inf, np.float32)  # A direction of zeros has no neighbors.
     if direction.any():
         scores = multiply(vectors.unit_vectors, direction)[0]
-    return _describe_best(view, asked, scores, count)
+    return _describe_best(view, expression, scores, count)
 
 
 def solve_analogy(view: View, words: tuple[str, str, str], method: str, count: int) -> dict[str, Any]:
     """Answer "a is to b as c is to ?" by 3CosAdd or 3CosMul, with the cosine of each answer with each word."""
     ids = _find_ids(view, words)
     a, b, c = words
-    asked = Expression((b, c), (a,))
+    expression = Expression((b, c), (a,))
     if method == "3cosadd":
-        return {"method": method, **find_nearest(view, asked, count)}
+        return {"method": method, **find_nearest(view, expression, count)}
 
     # 3CosMul (Levy and Goldberg, 2014): cos(x, b) cos(x, c) / (cos(x, a) + epsilon), with cosines shifted to [0, 1].
     unit = view.vectors.unit_vectors
     to_a, to_b, to_c = shift_cosine(multiply(unit, unit[ids]))
-    return {"method": method, **_describe_best(view, asked, to_b * to_c / (to_a + EPSILON), count)}
+    return {"method": method, **_describe_best(view, expression, to_b * to_c / (to_a + EPSILON), count)}
 
 
-def _describe_best(view: View, asked: Expression, scores: NDArray[np.float32], count: int) -> dict[str, Any]:
+def _describe_best(view: View, expression: Expression, scores: NDArray[np.float32], count: int) -> dict[str, Any]:
     """Return the terms of a query and its answers, which have the highest scores; `scores` is modified."""
     unit = view.vectors.unit_vectors
-    terms = _find_ids(view, [*asked.plus, *asked.minus])
-    signs = np.array([1] * len(asked.plus) + [-1] * len(asked.minus), np.float32)
+    terms = _find_ids(view, [*expression.plus, *expression.minus])
+    signs = np.array([1] * len(expression.plus) + [-1] * len(expression.minus), np.float32)
 
     best = _choose_best(view.vectors, scores, terms, count)
     parts = unit[best] @ unit[terms].T
@@ -93,18 +93,18 @@ def _describe_best(view: View, asked: Expression, scores: NDArray[np.float32], c
     }
 
 
-def find_columns(chosen: VectorSet, words: Sequence[str], count: int) -> dict[str, Any]:
+def find_columns(vector_set: VectorSet, words: Sequence[str], count: int) -> dict[str, Any]:
     """Return the columns with the highest scores (estimated PMI) for the words, with counts if they are known.
 
     The result contains the best `count` columns of every word, sorted by their highest score.
     """
-    vectors = chosen.vectors
+    vectors = vector_set.vectors
     if vectors.columns is None or vectors.column_vocabulary is None:
-        raise ConfigError(f"{chosen.name} has no columns; open a folder written by training")
-    ids = _find_ids(chosen.view(""), words)
+        raise ConfigError(f"{vector_set.name} has no columns; open a folder written by training")
+    ids = _find_ids(vector_set.view(""), words)
 
     scores = multiply(vectors.columns, vectors.rows[ids]) + np.float32(vectors.shift)
-    scores[:, chosen.dead_columns] = -np.inf
+    scores[:, vector_set.dead_columns] = -np.inf
     best = np.unique(np.concatenate([best_ids(row, count) for row in scores]))
     best = best[np.argsort(-scores[:, best].max(axis=0), kind="stable")]
 
@@ -116,22 +116,22 @@ def find_columns(chosen: VectorSet, words: Sequence[str], count: int) -> dict[st
                 "token": label,
                 "is_word": label in vectors,
                 "scores": _round_all(scores[:, number]),
-                "counts": [chosen.count(word, label) for word in words],
+                "counts": [vector_set.count(word, label) for word in words],
                 "rank": number + 1,
             }
         )
     return {"words": list(words), "columns": columns}
 
 
-def compare_words(chosen: VectorSet, view: View, words: tuple[str, str], count: int) -> dict[str, Any]:
+def compare_words(vector_set: VectorSet, view: View, words: tuple[str, str], count: int) -> dict[str, Any]:
     """Return the cosine of two words, the neighbors they share, the other neighbors of each, and their columns."""
     ids = _find_ids(view, words)
     vectors = view.vectors
 
     # The columns are another table: a second thread searches it on another core.
-    has_columns = chosen.vectors.columns is not None and all(word in chosen.vectors for word in words)
+    has_columns = vector_set.vectors.columns is not None and all(word in vector_set.vectors for word in words)
     with ThreadPoolExecutor(1) as pool:
-        columns = pool.submit(find_columns, chosen, words, min(count, 12)) if has_columns else None
+        columns = pool.submit(find_columns, vector_set, words, min(count, 12)) if has_columns else None
         scores = multiply(vectors.unit_vectors, vectors.unit_vectors[ids])
         near = [_choose_best(vectors, row, [number], SHARED_REACH) for row, number in zip(scores, ids, strict=True)]
 

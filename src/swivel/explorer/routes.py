@@ -61,9 +61,9 @@ def choose(shown: Shown, number: Number = 0, view: Text = "") -> tuple[VectorSet
 Chosen = Annotated[tuple[VectorSet, View], Depends(choose)]
 
 
-def find_map(shown: Shown, chosen: Chosen) -> Map:
+def find_map(shown: Shown, choice: Chosen) -> Map:
     """Return the map of the view named in a request."""
-    return shown.maps.map_of(chosen[1])
+    return shown.maps.map_of(choice[1])
 
 
 ChosenMap = Annotated[Map, Depends(find_map)]
@@ -78,10 +78,10 @@ async def run_query(request: Request, query: Callable[..., dict[str, Any]], *arg
         return _json(await run_in_threadpool(query, *arguments))
 
 
-def read_query(chosen: Chosen, q: Text = "", plus: Texts = None, minus: Texts = None) -> Expression:
+def read_query(choice: Chosen, q: Text = "", plus: Texts = None, minus: Texts = None) -> Expression:
     """Return the expression of a request: the typed text `q`, or the words `plus` and `minus`."""
     if q:
-        return queries.read_expression(chosen[1], q)
+        return queries.read_expression(choice[1], q)
     return Expression(tuple(plus or ()), tuple(minus or ()))
 
 
@@ -95,83 +95,83 @@ def sets(shown: Shown) -> Response:
 
 
 @get("/suggest")
-def suggest(chosen: Chosen, q: Text = "", count: Count = 8) -> Response:
+def suggest(choice: Chosen, q: Text = "", count: Count = 8) -> Response:
     """Return completions and similar spellings of a text."""
-    return _json(queries.suggest(chosen[1], q, count))
+    return _json(queries.suggest(choice[1], q, count))
 
 
 @get("/nearest")
-async def nearest(request: Request, chosen: Chosen, expression: TypedExpression, count: Count = 20) -> Response:
+async def nearest(request: Request, choice: Chosen, expression: TypedExpression, count: Count = 20) -> Response:
     """Return the nearest neighbors of an expression."""
-    return await run_query(request, queries.find_nearest, chosen[1], expression, count)
+    return await run_query(request, queries.find_nearest, choice[1], expression, count)
 
 
 @get("/columns")
-async def columns(request: Request, chosen: Chosen, q: Text, count: Count = 20) -> Response:
+async def columns(request: Request, choice: Chosen, q: Text, count: Count = 20) -> Response:
     """Return the columns with the highest scores for a word."""
-    return await run_query(request, queries.find_columns, chosen[0], (q,), count)
+    return await run_query(request, queries.find_columns, choice[0], (q,), count)
 
 
 @get("/analogy")
 async def analogy(
     request: Request,
-    chosen: Chosen,
+    choice: Chosen,
     words: Annotated[list[Text], Query(min_length=3, max_length=3, alias="word")],
     method: Literal["3cosadd", "3cosmul"] = "3cosadd",
     count: Count = 10,
 ) -> Response:
     """Return the answers to the analogy "a is to b as c is to ?"; the parameter `word` is given three times."""
     a, b, c = words
-    return await run_query(request, queries.solve_analogy, chosen[1], (a, b, c), method, count)
+    return await run_query(request, queries.solve_analogy, choice[1], (a, b, c), method, count)
 
 
 @get("/compare")
-async def compare(request: Request, chosen: Chosen, a: Text, b: Text, count: Count = 20) -> Response:
+async def compare(request: Request, choice: Chosen, a: Text, b: Text, count: Count = 20) -> Response:
     """Return the cosine of two words, and the neighbors and columns that they share or not."""
-    return await run_query(request, queries.compare_words, *chosen, (a, b), count)
+    return await run_query(request, queries.compare_words, *choice, (a, b), count)
 
 
 @get("/map")
-def describe_map(made: ChosenMap) -> Response:
+def describe_map(word_map: ChosenMap) -> Response:
     """Return the state of a map."""
-    return _json(made.describe())
+    return _json(word_map.describe())
 
 
 @get("/map/points")
-def points(made: ChosenMap, layout: Literal["pca", "umap"] = "pca") -> Response:
+def points(word_map: ChosenMap, layout: Literal["pca", "umap"] = "pca") -> Response:
     """Return the coordinates of all points as float32: x, y, x, y, ..."""
-    return _bytes(made.points(layout), "<f4")
+    return _bytes(word_map.points(layout), "<f4")
 
 
 @get("/map/clusters")
-def clusters(made: ChosenMap) -> Response:
+def clusters(word_map: ChosenMap) -> Response:
     """Return the cluster of each point as uint16."""
-    return _bytes(None if made.clusters is None else made.clusters.numbers, "<u2")
+    return _bytes(None if word_map.clusters is None else word_map.clusters.numbers, "<u2")
 
 
 @get("/map/order")
-def order(made: ChosenMap) -> Response:
+def order(word_map: ChosenMap) -> Response:
     """Return the ids of the points as uint32, those with the most informative labels first."""
-    return _bytes(None if made.clusters is None else made.clusters.order, "<u4")
+    return _bytes(None if word_map.clusters is None else word_map.clusters.order, "<u4")
 
 
 @get("/map/counts")
-def counts(made: ChosenMap) -> Response:
+def counts(word_map: ChosenMap) -> Response:
     """Return the count of the label of each point as float32."""
-    return _bytes(made.view.vectors.vocabulary.counts[: len(made)], "<f4")
+    return _bytes(word_map.view.vectors.vocabulary.counts[: len(word_map)], "<f4")
 
 
 @get("/map/labels")
-def labels(made: ChosenMap) -> Response:
+def labels(word_map: ChosenMap) -> Response:
     """Return the labels of the points as a stream of lines, each a JSON list."""
-    return StreamingResponse(_label_lines(made), media_type="application/x-ndjson")
+    return StreamingResponse(_label_lines(word_map), media_type="application/x-ndjson")
 
 
-def _label_lines(made: Map) -> Iterator[str]:
+def _label_lines(word_map: Map) -> Iterator[str]:
     """Yield JSON lists of labels, common ones first; labels longer than a query may be are cut."""
-    tokens = made.view.vectors.vocabulary.tokens
-    for start in range(0, len(made), _LABELS_PER_LINE):
-        part = tokens[start : min(start + _LABELS_PER_LINE, len(made))]
+    tokens = word_map.view.vectors.vocabulary.tokens
+    for start in range(0, len(word_map), _LABELS_PER_LINE):
+        part = tokens[start : min(start + _LABELS_PER_LINE, len(word_map))]
         yield json.dumps([token[:MAX_TEXT_LENGTH] for token in part]) + "\n"
 
 

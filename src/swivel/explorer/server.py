@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 PORT = 8707
 _BACKLOG = 64  # connections that are accepted at once
 _GRACE_SECONDS = 2
-_MAX_CONNECTIONS = 200  # A process may often have 1,024 open files only.
 
 
 def check_extra() -> None:
@@ -94,7 +93,6 @@ def make_server(exploration: Exploration, host: str) -> uvicorn.Server:
         proxy_headers=False,
         ws="none",
         backlog=_BACKLOG,
-        limit_concurrency=_MAX_CONNECTIONS,
         timeout_graceful_shutdown=_GRACE_SECONDS,
     )
     return uvicorn.Server(config)

@@ -12,6 +12,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from swivel.vectors.search import best_ids
+
 _CANDIDATES = 60  # labels that share most pairs of letters with a text; only these are compared letter by letter
 _MIN_RATIO = 0.6  # of difflib; 'guitr' and 'guitar' have .91
 _MAX_LENGTH = 64  # characters that are compared
@@ -96,19 +98,17 @@ class Speller:
         return keys[order], owner[order], np.bincount(owner, minlength=len(self._folded))
 
     def _similar(self, folded: str) -> NDArray[np.intp]:
-        """Return the ids of the labels that share most pairs of letters with a text (Dice coefficient), unsorted."""
+        """Return the ids of the labels that share most pairs of letters with a text (Dice coefficient)."""
         keys, owner, sizes = self._pairs
         letters = [ord(letter) for letter in f"\n{folded}\n"]
-        asked = np.unique([a << 21 | b for a, b in itertools.pairwise(letters)])
+        pairs_of_text = np.unique([a << 21 | b for a, b in itertools.pairwise(letters)])
 
-        begins = np.searchsorted(keys, asked)
-        ends = np.searchsorted(keys, asked, side="right")
+        begins = np.searchsorted(keys, pairs_of_text)
+        ends = np.searchsorted(keys, pairs_of_text, side="right")
         shared = np.zeros(len(sizes), np.float32)
         for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
             shared += np.bincount(owner[begin:end], minlength=len(sizes))
 
-        scores = (2 * shared / (sizes + len(asked))).astype(np.float32)
-        best = np.arange(len(scores))
-        if len(scores) > _CANDIDATES:
-            best = np.argpartition(-scores, _CANDIDATES)[:_CANDIDATES]
-        return np.asarray(best[scores[best] > 0])
+        scores = (2 * shared / (sizes + len(pairs_of_text))).astype(np.float32)
+        best = best_ids(scores, _CANDIDATES)
+        return best[scores[best] > 0]

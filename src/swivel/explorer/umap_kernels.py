@@ -82,12 +82,12 @@ def weigh_neighbors(distances, weights):  # type: ignore[no-untyped-def]
         high = np.inf
         sigma = 1.0
         for _ in range(HALVINGS):
-            found = 0.0
+            total = 0.0
             for place in range(count):
-                found += math.exp(-max(distances[row, place] - rho, 0.0) / sigma)
-            if abs(found - target) < TOLERANCE:
+                total += math.exp(-max(distances[row, place] - rho, 0.0) / sigma)
+            if abs(total - target) < TOLERANCE:
                 break
-            if found > target:
+            if total > target:
                 high = sigma
             else:
                 low = sigma

@@ -19,7 +19,7 @@ from swivel.explorer.maps import Map, MapMaker, cache_folder
 from swivel.explorer.models import View
 from swivel.explorer.projection import Clusters, Floats, compute_umap
 from swivel.reports.plots import FORMATS, draw_figure, plot_map
-from swivel.reports.plots.word_map import PALETTE
+from swivel.reports.plots.map_plot import PALETTE
 from swivel.runtime.progress import Progress, track
 from swivel.runtime.progress_bars import choose_progress
 from swivel.storage import write_file
@@ -68,7 +68,7 @@ class WordMap:
             "palette": PALETTE,
         }
         page = files("swivel").joinpath("data", "map.html").read_text(encoding="utf-8")
-        scripts = "".join(_to_script(page_files()[name].data.decode()) for name in _SCRIPTS)
+        scripts = "".join(_to_script(page_files()[name].decode()) for name in _SCRIPTS)
 
         # In a script element, < could start a tag: JSON has an escape for it.
         parts = {
@@ -142,7 +142,7 @@ def make_map(
         clusters = target.find_clusters()
         if layout == "umap":
             # In this process: a script without `if __name__ == "__main__"` cannot start another one.
-            maker = MapMaker(cache_folder(), lambda reduced, stop, show: compute_umap(reduced))
+            maker = MapMaker(cache_folder(), lambda components, _: compute_umap(components))
             target.umap = maker.load_or_compute(target)
 
     points = target.points(layout)

@@ -21,8 +21,8 @@ from swivel.storage.output_folder import output_folder
 
 if TYPE_CHECKING:
     from swivel.corpus import Texts
-    from swivel.corpus.encode import EncodedCorpus
-    from swivel.corpus.phrases import JoinedCorpus
+    from swivel.corpus.encoded_corpus import EncodedCorpus
+    from swivel.corpus.joined_corpus import JoinedCorpus
     from swivel.counts import Matrix
 
 Check = Callable[[], None]  # raises an error if preparing the device has failed
@@ -160,7 +160,7 @@ def list_phrases(config: CorpusConfig, options: RunOptions) -> tuple[str, ...] |
             f"phrases={config.phrases!r}: phrases cannot be found on a cluster, only those of a list can be joined: "
             "write one with find_phrases or `swivel phrases TEXT -o FILE`, and pass the file as phrases"
         )
-    from swivel.corpus.phrases import read_phrases  # imports numba
+    from swivel.corpus.joined_corpus import read_phrases  # imports numba
 
     return read_phrases(config)
 
@@ -293,7 +293,7 @@ def encode_texts(
     )
     if config.phrases == "none":
         return encoded
-    from swivel.corpus.phrases import join_corpus
+    from swivel.corpus.joined_corpus import join_corpus
 
     joined = join_corpus(encoded, config, scratch=scratch, threads=threads, phrases=phrases)
     progress.message(f"{encoded.token_count - joined.token_count:,} tokens were joined to phrases")
@@ -311,7 +311,7 @@ def write_numbered(
 
 def _name_absent_phrases(encoded: EncodedCorpus | JoinedCorpus, progress: Progress) -> None:
     """Print how many phrases of a list were joined nowhere, and one of them."""
-    from swivel.corpus.phrases import JoinedCorpus
+    from swivel.corpus.joined_corpus import JoinedCorpus
 
     if isinstance(encoded, JoinedCorpus) and encoded.absent:
         progress.message(

@@ -14,7 +14,7 @@ from swivel.storage import scratch_folder
 
 if TYPE_CHECKING:
     from swivel.corpus import Texts
-    from swivel.corpus.phrases import Phrase
+    from swivel.corpus.joined_corpus import Phrase
 
 
 def find_phrases(texts: Texts, *, options: RunOptions | None = None, **settings: Any) -> list[Phrase]:
@@ -36,7 +36,7 @@ def find_phrases(texts: Texts, *, options: RunOptions | None = None, **settings:
     ['new_york']
     """
     from swivel.corpus import encode_corpus, find_texts
-    from swivel.corpus.phrases import JoinedCorpus
+    from swivel.corpus.joined_corpus import JoinedCorpus
 
     options = (options or RunOptions()).fix_memory()
     (config,) = split_settings("default", {"phrases": "word2vec", **settings}, CorpusConfig)

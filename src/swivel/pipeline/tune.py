@@ -20,7 +20,7 @@ import scipy.sparse
 from swivel.config import TrainConfig, result_settings
 from swivel.counts import Matrix
 from swivel.errors import ConfigError, FolderExists
-from swivel.evaluation.ranking import evaluate_ranking, split_table
+from swivel.evaluation.table_ranking import evaluate_ranking, split_table
 from swivel.pipeline.settings import given, settings_of
 from swivel.pipeline.sparse_fit import fit_sparse
 from swivel.recommender import Recommender

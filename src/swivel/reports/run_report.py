@@ -1,7 +1,7 @@
 """The report of a finished run: `report.html`, one self-contained page.
 
-`run_summary` computes the numbers, and `compose_run` arranges them in a document. An error in the report does not make
-a finished run fail.
+`run_summary` computes the numbers, and `compose_run` arranges them in a page. An error in the report does not make a
+finished run fail.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,21 +17,21 @@ from typing import Any
 from swivel._version import __version__
 from swivel.counts import Matrix
 from swivel.errors import MissingExtra, first_line
-from swivel.reports.document import Block, Cell, Details, Document, Heading, Paragraph, Picture, Table, facts_table
-from swivel.reports.html import write_html
-from swivel.reports.plots import (
-    EpochLoss,
-    FitBucket,
-    NormBucket,
-    draw_figure,
-    plot_epochs,
-    plot_fit,
-    plot_map,
-    plot_norms,
+from swivel.reports.html import (
+    Cell,
+    write_details,
+    write_facts,
+    write_heading,
+    write_page,
+    write_paragraph,
+    write_picture,
+    write_table,
 )
+from swivel.reports.plots import FitBucket, NormBucket, draw_figure, plot_epochs, plot_fit, plot_map, plot_norms
 from swivel.reports.plots.style import short_number
 from swivel.reports.run_summary import (
     BANDS,
+    Losses,
     RunSummary,
     find_epochs,
     find_fit,
@@ -49,6 +49,8 @@ REPORT = "report.html"
 Plots = Mapping[str, Callable[[], Any]]  # functions that plot figures, by name
 Svgs = Mapping[str, bytes]  # the figures by name; empty without matplotlib
 DrawFigures = Callable[[Plots], Svgs]
+TrainingDraft = tuple[tuple[FitBucket, ...], Svgs]  # the fit, and the figures of the training
+ReportDraft = tuple[RunSummary, Svgs]  # without the times of the stages
 NOTHING = "–"
 NO_FIGURES = (
     "This page has no figures, only their numbers: figures need matplotlib. `pip install 'swivel-embeddings[plot]'`, "
@@ -111,43 +113,24 @@ def write_report(
 
 
 def _write_page(out: Path, run: RunSummary, svgs: Svgs) -> None:
-    write_file(out, write_html(compose_run(run, svgs)).encode(errors="backslashreplace"))
-
-
-@dataclass(frozen=True, slots=True)
-class ReportDraft:
-    """The numbers and figures of a report, without the times of the stages."""
-
-    run: RunSummary
-    svgs: Svgs
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingDraft:
-    """The part of a report that needs only the trained rows and columns: the fit, and the figures of the training."""
-
-    fit: tuple[FitBucket, ...]
-    svgs: Svgs
+    # A word with a lone surrogate cannot be encoded.
+    write_file(out, compose_run(run, svgs).encode(errors="backslashreplace"))
 
 
 def draft_training(vectors: Vectors, matrix: Matrix, draw: DrawFigures) -> TrainingDraft:
     """Return the part of the report that can be computed before rows and columns are combined to vectors."""
     fit = find_fit(vectors, trained_counts(matrix, vectors), read_objective(vectors))
-    return TrainingDraft(fit, draw(list_training_figures(find_epochs(vectors), fit)))
+    return fit, draw(list_training_figures(find_epochs(vectors), fit))
 
 
 def draft_report(
-    vectors: Vectors,
-    matrix: Matrix,
-    folder: Path,
-    training: Future[TrainingDraft],
-    draw: DrawFigures,
+    vectors: Vectors, matrix: Matrix, folder: Path, training: Future[TrainingDraft], draw: DrawFigures
 ) -> ReportDraft:
     """Return the report on vectors that are being written to `folder`; `training` is its other part, to come."""
     run = summarize_run(vectors, matrix, folder=folder, fit=())
     svgs = draw(list_vector_figures(run))
-    trained = training.result()
-    return ReportDraft(replace(run, fit=trained.fit), {**svgs, **trained.svgs})
+    fit, training_svgs = training.result()
+    return replace(run, fit=fit), {**svgs, **training_svgs}
 
 
 def draw_run(run: RunSummary) -> Svgs:
@@ -158,14 +141,15 @@ def draw_run(run: RunSummary) -> Svgs:
 def list_vector_figures(run: RunSummary) -> Plots:
     """Return the figures of a run that show its vectors, as functions that plot them."""
     plots: dict[str, Callable[[], Any]] = {}
-    if run.map.labels:
-        plots["map"] = partial(plot_map, run.map.labels, run.map.points, size=(7.0, 4.6))
+    labels, points = run.map
+    if labels:
+        plots["map"] = partial(plot_map, labels, points, size=(7.0, 4.6))
     if run.norms:
         plots["norms"] = partial(plot_norms, run.norms)
     return plots
 
 
-def list_training_figures(epochs: tuple[EpochLoss, ...], fit: tuple[FitBucket, ...]) -> Plots:
+def list_training_figures(epochs: Losses, fit: tuple[FitBucket, ...]) -> Plots:
     """Return the figures of a run that show its losses, as functions that plot them."""
     plots: dict[str, Callable[[], Any]] = {}
     if epochs:
@@ -206,8 +190,8 @@ def write_run_report(
         if draft is None:
             write_report(vectors, matrix, out / REPORT, _stage_seconds(watch) if was_trained else None)
         else:
-            begun = draft.result()
-            _write_page(out / REPORT, replace(begun.run, seconds=_stage_seconds(watch)), begun.svgs)
+            run, svgs = draft.result()
+            _write_page(out / REPORT, replace(run, seconds=_stage_seconds(watch)), svgs)
     except Exception as error:  # The vectors are finished; a failed report must not make the run fail.
         options.progress.message(f"no report: {first_line(error)}")
         return
@@ -218,18 +202,18 @@ def _stage_seconds(watch: Stopwatch) -> dict[str, float]:
     return {**watch.seconds, "total": watch.total}
 
 
-def compose_run(run: RunSummary, svgs: Svgs) -> Document:
-    """Return the report of a run; without figures, it shows their numbers in tables."""
-    blocks: list[Block] = [] if svgs else [Paragraph(NO_FIGURES)]
-    blocks += _write_neighbors(run)
-    blocks += _write_map(svgs)
-    blocks += _write_evaluation(run)
-    blocks += _write_losses(run, svgs)
-    blocks += _write_fit(run, svgs)
-    blocks += _write_norms(run, svgs)
-    blocks += _write_times(run)
-    blocks += _write_settings(run)
-    return Document(f"Swivel: {run.name}", _describe(run), tuple(blocks))
+def compose_run(run: RunSummary, svgs: Svgs) -> str:
+    """Return the page of a run; without figures, it shows their numbers in tables."""
+    parts = [] if svgs else [write_paragraph(NO_FIGURES)]
+    parts += _write_neighbors(run)
+    parts += _write_map(svgs)
+    parts += _write_evaluation(run)
+    parts += _write_losses(run, svgs)
+    parts += _write_fit(run, svgs)
+    parts += _write_norms(run, svgs)
+    parts += _write_times(run)
+    parts += _write_settings(run)
+    return write_page(f"Swivel: {run.name}", _describe(run), parts)
 
 
 def _describe(run: RunSummary) -> str:
@@ -242,44 +226,48 @@ def _describe(run: RunSummary) -> str:
     return f"{text}, trained in {format_seconds(run.training_seconds)} ({epochs})."
 
 
-def _shown(svgs: Svgs, name: str, caption: str, table: Table) -> Iterator[Block]:
+def _shown(svgs: Svgs, name: str, caption: str, table: str) -> Iterator[str]:
     """Yield a figure with its numbers in a collapsed table, or without matplotlib the table alone."""
     if name in svgs:
-        yield Picture(name, caption, svgs[name])
-        yield Details("The numbers", (table,))
+        yield write_picture(name, caption, svgs[name])
+        yield write_details("The numbers", table)
     else:
-        yield Paragraph(caption)
+        yield write_paragraph(caption)
         yield table
 
 
-def _write_losses(run: RunSummary, svgs: Svgs) -> Iterator[Block]:
+def _write_losses(run: RunSummary, svgs: Svgs) -> Iterator[str]:
     if not run.epochs:
         return
 
-    yield Heading("Losses")
+    yield write_heading("Losses")
     first = run.epochs[0]
     last = run.epochs[-1]
     if len(run.epochs) > 1:
-        yield Paragraph(
-            f"From the first epoch to the last: all cells {first.mean:.4f} to {last.mean:.4f}, observed "
-            f"{first.observed:.3f} to {last.observed:.3f}, unobserved {first.unobserved:.4f} to {last.unobserved:.4f}."
+        yield write_paragraph(
+            f"From the first epoch to the last: all cells {first['mean']:.4f} to {last['mean']:.4f}, observed "
+            f"{first['observed']:.3f} to {last['observed']:.3f}, "
+            f"unobserved {first['unobserved']:.4f} to {last['unobserved']:.4f}."
         )
 
     rows = [
-        (Cell(str(number)), Cell(f"{loss.mean:.5f}"), Cell(f"{loss.observed:.4f}"), Cell(f"{loss.unobserved:.5f}"))
+        (str(number), f"{loss['mean']:.5f}", f"{loss['observed']:.4f}", f"{loss['unobserved']:.5f}")
         for number, loss in enumerate(run.epochs, 1)
     ]
-    yield from _shown(svgs, "epochs", LOSSES, Table(("epoch", "all cells", "observed", "unobserved"), tuple(rows)))
+    header = ("epoch", "all cells", "observed", "unobserved")
+    yield from _shown(svgs, "epochs", LOSSES, write_table(header, rows))
 
 
-def _write_neighbors(run: RunSummary) -> Iterator[Block]:
-    yield Heading("Neighbors")
+def _write_neighbors(run: RunSummary) -> Iterator[str]:
+    yield write_heading("Neighbors")
     if not run.asked:
-        yield Paragraph("The vocabulary is empty.")
+        yield write_paragraph("The vocabulary is empty.")
         return
-    yield Paragraph("Nearest neighbors of common, middling and rare words, with the cosines of the first and the last.")
+    yield write_paragraph(
+        "Nearest neighbors of common, middling and rare words, with the cosines of the first and the last."
+    )
 
-    rows: list[tuple[Cell, ...]] = []
+    rows = []
     for band in BANDS:
         words = [asked for asked in run.asked if asked.band == band]
         for index, asked in enumerate(words):
@@ -287,62 +275,62 @@ def _write_neighbors(run: RunSummary) -> Iterator[Block]:
             seen = f"{asked.frequency:,.0f}" if asked.frequency else NOTHING
             ends = asked.nearest[:: max(len(asked.nearest) - 1, 1)]  # the nearest and the last one
             cosines = " to ".join(f"{near.similarity:.2f}" for near in ends)
-            rows.append((Cell(band if index == 0 else ""), *map(Cell, (asked.word, seen, nearest, cosines))))
+            rows.append((band if index == 0 else "", asked.word, seen, nearest, cosines))
 
-    yield Table(("", "word", "seen", "nearest", "cosines"), tuple(rows), is_text=True)
+    yield write_table(("", "word", "seen", "nearest", "cosines"), rows, is_text=True)
 
 
-def _write_map(svgs: Svgs) -> Iterator[Block]:
+def _write_map(svgs: Svgs) -> Iterator[str]:
     if "map" in svgs:
-        yield Heading("Map")
-        yield Picture("map", MAP, svgs["map"])
+        yield write_heading("Map")
+        yield write_picture("map", MAP, svgs["map"])
 
 
-def _write_evaluation(run: RunSummary) -> Iterator[Block]:
-    yield Heading("Evaluation")
+def _write_evaluation(run: RunSummary) -> Iterator[str]:
+    yield write_heading("Evaluation")
     command = "`swivel evaluate` uses the eight test sets of the paper, or your own."
     if not run.analogies.known:
-        yield Paragraph(f"None of the bundled questions about common English words can be asked. {command}")
+        yield write_paragraph(f"None of the bundled questions about common English words can be asked. {command}")
         return
 
-    yield Paragraph(f"Share of the bundled analogies, of which all words are known, with the right answer. {command}")
+    yield write_paragraph(
+        f"Share of the bundled analogies, of which all words are known, with the right answer. {command}"
+    )
     rows = []
     for section in (*(each for each in run.analogies.sections if each.known), run.analogies):
         name = "all" if section is run.analogies else section.name
-        texts = (name, f"{section.correct / section.known:.0%}", f"{section.known:,}", f"{section.total:,}")
-        rows.append(tuple(map(Cell, texts)))
-    yield Table(("analogies", "right", "known", "of"), tuple(rows))
+        rows.append((name, f"{section.correct / section.known:.0%}", f"{section.known:,}", f"{section.total:,}"))
+    yield write_table(("analogies", "right", "known", "of"), rows)
 
 
-def _write_fit(run: RunSummary, svgs: Svgs) -> Iterator[Block]:
-    yield Heading("Loss by frequency")
+def _write_fit(run: RunSummary, svgs: Svgs) -> Iterator[str]:
+    yield write_heading("Loss by frequency")
     if not run.fit:
-        yield Paragraph("These vectors have no columns, so there are no products to compare with the counts.")
+        yield write_paragraph("These vectors have no columns, so there are no products to compare with the counts.")
         return
 
-    rows = []
-    for bucket in run.fit:
-        texts = (_range(bucket), f"{bucket.words:,}", f"{bucket.cells:,}", f"{bucket.loss:.4f}", f"{bucket.error:.3f}")
-        rows.append(tuple(map(Cell, texts)))
-
+    rows = [
+        (_range(bucket), f"{bucket.words:,}", f"{bucket.cells:,}", f"{bucket.loss:.4f}", f"{bucket.error:.3f}")
+        for bucket in run.fit
+    ]
     header = ("frequency of the row", "rows", "cells sampled", "mean loss", "distance")
-    yield from _shown(svgs, "fit", FIT, Table(header, tuple(rows)))
+    yield from _shown(svgs, "fit", FIT, write_table(header, rows))
 
 
-def _write_norms(run: RunSummary, svgs: Svgs) -> Iterator[Block]:
-    yield Heading("Lengths and frequency")
+def _write_norms(run: RunSummary, svgs: Svgs) -> Iterator[str]:
+    yield write_heading("Lengths and frequency")
     if not run.norms:
-        yield Paragraph("The frequencies of the words are not known.")
+        yield write_paragraph("The frequencies of the words are not known.")
         return
 
     # The rows and the final vectors have the same words, so they share the buckets.
-    rows = []
+    rows: list[list[Cell]] = []
     for buckets in zip(*(norms.buckets for norms in run.norms), strict=True):
-        lengths = [Cell(f"{each.median:.3f}", f"{each.tenth:.3f} to {each.ninetieth:.3f}") for each in buckets]
-        rows.append((Cell(_range(buckets[0])), Cell(f"{buckets[0].words:,}"), *lengths))
+        lengths = [(f"{each.median:.3f}", f"{each.tenth:.3f} to {each.ninetieth:.3f}") for each in buckets]
+        rows.append([_range(buckets[0]), f"{buckets[0].words:,}", *lengths])
 
     header = ("frequency", "words measured", *(norms.name for norms in run.norms))
-    yield from _shown(svgs, "norms", NORMS, Table(header, tuple(rows)))
+    yield from _shown(svgs, "norms", NORMS, write_table(header, rows))
 
 
 def _range(bucket: NormBucket | FitBucket) -> str:
@@ -350,8 +338,8 @@ def _range(bucket: NormBucket | FitBucket) -> str:
     return f"{short_number(bucket.low)} to {short_number(bucket.high)}"
 
 
-def _write_times(run: RunSummary) -> Iterator[Block]:
-    yield Heading("Time")
+def _write_times(run: RunSummary) -> Iterator[str]:
+    yield write_heading("Time")
 
     stages = [(name, seconds, "") for name, seconds in run.seconds.items() if name not in ("training", "total")]
     if run.epochs:
@@ -359,11 +347,11 @@ def _write_times(run: RunSummary) -> Iterator[Block]:
     if "total" in run.seconds:
         stages.append(("this call, from its start to this page", run.seconds["total"], ""))
 
-    rows = [(Cell(name), Cell(format_seconds(seconds)), Cell(note)) for name, seconds, note in stages]
-    yield Table(("stage", "time", ""), tuple(rows))
+    rows = [(name, format_seconds(seconds), note) for name, seconds, note in stages]
+    yield write_table(("stage", "time", ""), rows)
 
     if not run.seconds.keys() & {"reading", "counting"}:
-        yield Paragraph("The counts existed already, so their stages have no times.")
+        yield write_paragraph("The counts existed already, so their stages have no times.")
 
 
 def _speed(run: RunSummary) -> str:
@@ -388,12 +376,12 @@ def format_seconds(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def _write_settings(run: RunSummary) -> Iterator[Block]:
-    yield Heading("Settings")
+def _write_settings(run: RunSummary) -> Iterator[str]:
+    yield write_heading("Settings")
     stages = {**run.settings, "chosen for this run": run.facts.get("plan", {})}
     for stage, settings in stages.items():
         if settings:
-            yield Details(stage, (facts_table(settings),))
+            yield write_details(stage, write_facts(settings))
 
     machine = {
         "swivel-embeddings": run.facts.get("library", __version__),
@@ -403,4 +391,4 @@ def _write_settings(run: RunSummary) -> Iterator[Block]:
         "cores": count_cores(),
         "counts, all together": run.total,
     }
-    yield Details("machine and versions", (facts_table(machine),))
+    yield write_details("machine and versions", write_facts(machine))

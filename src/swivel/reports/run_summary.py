@@ -19,13 +19,14 @@ from swivel.config import TrainConfig, recorded_config
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix
 from swivel.evaluation import AnalogyResult, EvaluationConfig, read_bundled, score_analogies
-from swivel.reports.plots import EpochLoss, FitBucket, NormBucket, Norms
+from swivel.reports.plots import FitBucket, NormBucket, Norms
 from swivel.training.objective import Objective, column_offsets, observed_losses, observed_targets, row_offsets
 from swivel.vectors import Neighbor, Vectors, VectorTable
 from swivel.vectors.layout import place_points, weigh_labels
 from swivel.vectors.search import scale_to_unit
 
 Doubles = NDArray[np.float64]
+Losses = list[dict[str, float]]  # `mean`, `observed` and `unobserved` of each epoch
 BANDS = ("common", "middling", "rare")
 WORDS_PER_BAND = 5
 NEIGHBORS = 8
@@ -56,14 +57,6 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class SmallMap:
-    """The most informative of the common words, and their coordinates (n, 2)."""
-
-    labels: tuple[str, ...]
-    points: NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True)
 class RunSummary:
     """The numbers in the report of a run; `seconds` are those of the stages that ran in this call, by name."""
 
@@ -74,11 +67,11 @@ class RunSummary:
     dim: int
     settings: Mapping[str, Mapping[str, Any]]
     facts: Mapping[str, Any]  # of the training; see `Vectors`
-    epochs: tuple[EpochLoss, ...]
+    epochs: Losses
     norms: tuple[Norms, ...]
     fit: tuple[FitBucket, ...]
     asked: tuple[Asked, ...]
-    map: SmallMap
+    map: tuple[list[str], NDArray[np.float32]]  # words, and their coordinates (n, 2)
     analogies: AnalogyResult
     seconds: Mapping[str, float]
 
@@ -120,20 +113,20 @@ def summarize_run(
     )
 
 
-def find_map(vectors: Vectors) -> SmallMap:
-    """Return the map of the most informative of the common words."""
+def find_map(vectors: Vectors) -> tuple[list[str], NDArray[np.float32]]:
+    """Return the most informative of the common words, and their coordinates (n, 2)."""
     common = min(len(vectors), MAP_CANDIDATES)
     weights = weigh_labels(vectors, common)
     ids = np.sort(np.argsort(-weights, kind="stable")[:MAP_WORDS])
     ids = ids[weights[ids] > 0]
     points = place_points(scale_to_unit(vectors.vectors[ids])) if len(ids) else np.empty((0, 2), np.float32)
-    return SmallMap(tuple(vectors.vocabulary[number] for number in ids.tolist()), points)
+    return [vectors.vocabulary[number] for number in ids.tolist()], points
 
 
-def find_epochs(vectors: Vectors) -> tuple[EpochLoss, ...]:
+def find_epochs(vectors: Vectors) -> Losses:
     """Return the mean losses of each epoch; empty if the vectors were not trained by Swivel."""
-    losses: list[dict[str, float]] = vectors.facts.get("losses", [])
-    return tuple(EpochLoss(loss["mean"], loss["observed"], loss["unobserved"]) for loss in losses)
+    losses: Losses = vectors.facts.get("losses", [])
+    return losses
 
 
 def read_objective(vectors: Vectors) -> Objective:

@@ -21,9 +21,9 @@ import numpy as np
 
 from swivel._version import __version__
 from swivel.config import CorpusConfig, CountConfig, VocabularyConfig
-from swivel.corpus.encode import EncodedCorpus
+from swivel.corpus.encoded_corpus import EncodedCorpus
 from swivel.corpus.file_ranges import FileRange, cut_files, encode_ranges, group_ranges
-from swivel.corpus.phrases import JoinedCorpus, join_corpus
+from swivel.corpus.joined_corpus import JoinedCorpus, join_corpus
 from swivel.corpus.sources import TextFile, can_compare, files_of, list_files, text_size
 from swivel.corpus.type_tables import PackedTypes, TypeCounts
 from swivel.corpus.vocabulary import Vocabulary, check_units, choose_vocabulary, describe_text

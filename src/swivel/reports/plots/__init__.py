@@ -5,18 +5,16 @@ is imported when a figure is drawn. pyplot and its global state are not used.
 """
 
 from swivel.evaluation import Point
-from swivel.reports.plots.frequency import Curve, make_curves, plot_differences, plot_frequency
+from swivel.reports.plots.frequency import make_curves, plot_differences, plot_frequency
+from swivel.reports.plots.map_plot import plot_map
 from swivel.reports.plots.style import FORMATS, draw_figure, save_figure
-from swivel.reports.plots.training_run import EpochLoss, FitBucket, NormBucket, Norms, plot_epochs, plot_fit, plot_norms
-from swivel.reports.plots.word_map import plot_map
+from swivel.reports.plots.training_run import FitBucket, NormBucket, Norms, plot_epochs, plot_fit, plot_norms
 
 __all__ = [
     "FORMATS",
-    "Curve",
     "FitBucket",
     "NormBucket",
     "Norms",
-    "EpochLoss",
     "Point",
     "draw_figure",
     "make_curves",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,12 +36,7 @@ _LABEL_SPACING = 12.0  # points between two labels
 _PANELS_PER_ROW = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """The points of one method, in order of increasing frequency."""
-
-    name: str
-    points: tuple[Point, ...]
+Curves = Mapping[str, Sequence[Point]]  # the points of each method, in order of increasing frequency
 
 
 def _join_analogies(results: Sequence[AnalogyResult]) -> AnalogyResult:
@@ -55,54 +50,53 @@ def _join_analogies(results: Sequence[AnalogyResult]) -> AnalogyResult:
     )
 
 
-def make_curves(methods: Mapping[str, Sequence[AnalogyResult]], counts: Counts) -> tuple[tuple[Curve, ...], ...]:
+def make_curves(methods: Mapping[str, Sequence[AnalogyResult]], counts: Counts) -> tuple[Curves, Curves]:
     """Return one curve of accuracy per method, and the differences of the first method from each other one.
 
-    All methods must have answered the same questions. Both tuples are empty if there are too few questions.
+    All methods must have answered the same questions. Both are empty if there are too few questions.
     """
     joined = {name: _join_analogies(results) for name, results in methods.items() if results}
-    curves = [Curve(name, bucket_by_frequency(result, counts)) for name, result in joined.items()]
-    if not curves or not curves[0].points:
-        return (), ()
+    curves = {name: bucket_by_frequency(result, counts) for name, result in joined.items()}
+    if not any(curves.values()):
+        return {}, {}
 
     (_, first), *others = joined.items()
-    differences = [Curve(name, compare_buckets(first, result, counts)) for name, result in others]
-    return tuple(curves), tuple(differences)
+    return curves, {name: compare_buckets(first, result, counts) for name, result in others}
 
 
 @in_style
-def plot_frequency(curves: Sequence[Curve]) -> Figure:
+def plot_frequency(curves: Curves) -> Figure:
     """Draw accuracy against log10 of the mean frequency: one curve per method, with its 95 % interval as a band.
 
     The first curve is emphasized; the others are compared with it.
 
-    >>> figure = plot_frequency([Curve("ours", (Point(2, .5, .4, .6, 100), Point(3, .7, .6, .8, 120)))])
+    >>> figure = plot_frequency({"ours": [Point(2, .5, .4, .6, 100), Point(3, .7, .6, .8, 120)]})
     >>> figure.axes[0].get_xlabel()
     "mean frequency of a question's four words (log scale)"
     """
     _need_points(curves)
     figure, axes = new_figure(6.8, 4.2)
 
-    for index, curve in reversed(list(enumerate(curves))):  # The first curve is drawn last, above the others.
+    for index, points in reversed(list(enumerate(curves.values()))):  # The first curve is drawn last, above the others.
         is_first = index == 0
         color = COLORS[index % len(COLORS)]
-        x = [point.x for point in curve.points]
-        y = [point.y for point in curve.points]
-        low = [point.low for point in curve.points]
-        high = [point.high for point in curve.points]
+        x = [point.x for point in points]
+        y = [point.y for point in points]
+        low = [point.low for point in points]
+        high = [point.high for point in points]
 
         axes.fill_between(x, low, high, color=color, alpha=0.16 if is_first else 0.09, linewidth=0)
         axes.plot(x, y, color=color, linewidth=2.2 if is_first else 1.3, marker="o", markersize=3 if is_first else 2)
 
-    highest = max(point.high for curve in curves for point in curve.points)
+    highest = max(point.high for points in curves.values() for point in points)
     axes.set(ylim=(0, highest * 1.04 or 1), xlabel=X_LABEL, ylabel="accuracy")
     _write_frequencies(axes, 1, 3)
     _label_curves(figure, axes, curves)
     return figure
 
 
-def _need_points(curves: Sequence[Curve]) -> None:
-    if not curves or not all(curve.points for curve in curves):
+def _need_points(curves: Curves) -> None:
+    if not curves or not all(curves.values()):
         raise ConfigError("too few analogies to draw against frequency: all four words of a question need a count")
 
 
@@ -114,21 +108,21 @@ def _write_frequencies(axes: Axes, *steps: int) -> None:
     axes.set_xticks(list(marks), list(marks.values()))
 
 
-def _label_curves(figure: Figure, axes: Axes, curves: Sequence[Curve]) -> None:
+def _label_curves(figure: Figure, axes: Axes, curves: Curves) -> None:
     """Write the name of each curve after its end, without overlaps."""
     height_points = axes.get_position().height * figure.get_figheight() * 72  # 72 points per inch
     scale = height_points / (axes.get_ylim()[1] - axes.get_ylim()[0])
 
-    ends = [curve.points[-1] for curve in curves]
+    ends = [points[-1] for points in curves.values()]
     heights = spread_labels([end.y * scale for end in ends], _LABEL_SPACING)
     right = max(end.x for end in ends)
 
-    for index, (curve, end, height) in enumerate(zip(curves, ends, heights, strict=True)):
-        label_end(axes, right, end.y, curve.name, COLORS[index % len(COLORS)], shift=height - end.y * scale)
+    for index, (name, end, height) in enumerate(zip(curves, ends, heights, strict=True)):
+        label_end(axes, right, end.y, name, COLORS[index % len(COLORS)], shift=height - end.y * scale)
 
 
 @in_style
-def plot_differences(curves: Sequence[Curve], ours: str) -> Figure:
+def plot_differences(curves: Curves, ours: str) -> Figure:
     """Draw the accuracy of `ours` minus that of each other method, per bucket, with paired 95 % intervals.
 
     Blue: the whole interval is above 0; orange: below 0; gray and hollow: the interval contains 0.
@@ -142,11 +136,11 @@ def plot_differences(curves: Sequence[Curve], ours: str) -> Figure:
     )
     panels: list[Any] = list(grid.flat)
 
-    for panel, curve in zip(panels, curves, strict=False):
-        _draw_differences(panel, curve)
-        above = sum(point.verdict == 1 for point in curve.points)
-        below = sum(point.verdict == -1 for point in curve.points)
-        panel.set_title(f"{ours} − {curve.name}\nabove in {above}, below in {below} of {len(curve.points)}")
+    for panel, (name, points) in zip(panels, curves.items(), strict=False):
+        _draw_differences(panel, points)
+        above = sum(point.verdict == 1 for point in points)
+        below = sum(point.verdict == -1 for point in points)
+        panel.set_title(f"{ours} − {name}\nabove in {above}, below in {below} of {len(points)}")
     for panel in panels[len(curves) :]:
         panel.set_visible(False)
 
@@ -156,10 +150,10 @@ def plot_differences(curves: Sequence[Curve], ours: str) -> Figure:
     return figure
 
 
-def _draw_differences(axes: Axes, curve: Curve) -> None:
+def _draw_differences(axes: Axes, curve: Sequence[Point]) -> None:
     axes.axhline(0, color=FAINT, linewidth=0.8)
     for verdict, color, fill in ((1, COLORS[0], COLORS[0]), (0, FAINT, PAPER), (-1, COLORS[1], COLORS[1])):
-        points = [point for point in curve.points if point.verdict == verdict]
+        points = [point for point in curve if point.verdict == verdict]
         if points:
             x = [point.x for point in points]
             axes.vlines(x, [point.low for point in points], [point.high for point in points], color=color, linewidth=1)

@@ -1,11 +1,11 @@
 """Figures of a training run: losses per epoch, lengths of vectors, and the fit of common and rare words.
 
-`run_report.collect` computes the numbers.
+`reports.run_summary` computes the numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,15 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 X_LABEL = "frequency of the word (log scale)"
-
-
-@dataclass(frozen=True, slots=True)
-class EpochLoss:
-    """Mean losses of an epoch: over all cells, over the observed and over the unobserved ones."""
-
-    mean: float
-    observed: float
-    unobserved: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,22 +61,22 @@ class FitBucket:
 
 
 @in_style
-def plot_epochs(epochs: Sequence[EpochLoss]) -> Figure:
+def plot_epochs(epochs: Sequence[Mapping[str, float]]) -> Figure:
     """Draw the mean loss of all cells, of the observed and of the unobserved ones, per epoch.
 
-    >>> len(plot_epochs([EpochLoss(0.3, 2.0, 0.2), EpochLoss(0.2, 1.0, 0.1)]).axes)
+    >>> len(plot_epochs([{"mean": 0.3, "observed": 2.0, "unobserved": 0.2}]).axes)
     3
     """
     if not epochs:
         raise ConfigError("the manifest of the vectors has no losses; open a folder written by training")
 
-    panels = [("all cells", BLUE, [each.mean for each in epochs])]
-    if any(each.unobserved for each in epochs):
-        panels.append(("observed", GREEN, [each.observed for each in epochs]))
-        panels.append(("unobserved", ORANGE, [each.unobserved for each in epochs]))
+    kinds = [("all cells", BLUE, "mean")]
+    if any(loss["unobserved"] for loss in epochs):
+        kinds += [("observed", GREEN, "observed"), ("unobserved", ORANGE, "unobserved")]
 
-    figure, axes = new_figure(1.2 + 2.5 * len(panels), 2.6, ncols=len(panels), squeeze=False)
-    for panel, (title, color, values) in zip(axes[0], panels, strict=True):
+    figure, axes = new_figure(1.2 + 2.5 * len(kinds), 2.6, ncols=len(kinds), squeeze=False)
+    for panel, (title, color, kind) in zip(axes[0], kinds, strict=True):
+        values = [loss[kind] for loss in epochs]
         numbers = range(1, len(values) + 1)
         marker_size = 3 if len(values) <= 30 else 0
         panel.plot(numbers, values, color=color, linewidth=1.8, marker="o", markersize=marker_size)

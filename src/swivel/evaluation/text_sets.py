@@ -19,11 +19,10 @@ import numpy as np
 
 from swivel.errors import EvaluationError, clear_errors, missing_extra
 from swivel.evaluation.bootstrap import rank_correlation
-from swivel.evaluation.datasets import SUFFIXES, CategorySet, SimilaritySet
+from swivel.evaluation.datasets import CategorySet, Line, SimilaritySet, list_set_files, list_sources
 from swivel.evaluation.download import TEXT_SOURCES, fetch_sets
-from swivel.evaluation.report import draw_figure, draw_markdown
+from swivel.evaluation.report import draw_figure
 from swivel.runtime.notebook import draw_html
-from swivel.runtime.numbers import parse_float
 from swivel.runtime.progress import Progress, track
 from swivel.runtime.progress_bars import choose_progress
 from swivel.vectors import Vectors
@@ -66,16 +65,6 @@ class TextReport:
 
     results: tuple[TextResult, ...]
 
-    def mean(self, measure: str) -> tuple[float, float]:
-        """Return the means of `encode` and of `plain_mean` over the sets with a measure; NaN if there are none.
-
-        Sets without a figure are left out.
-        """
-        chosen = [result for result in self.results if result.measure == measure]
-        encode = [result.encode for result in chosen if result.encode is not None]
-        plain = [result.plain_mean for result in chosen if result.plain_mean is not None]
-        return float(np.mean(encode or math.nan)), float(np.mean(plain or math.nan))
-
     def to_dict(self) -> dict[str, Any]:
         """Return a dictionary for JSON."""
         return {"sets": [dataclasses.asdict(result) for result in self.results]}
@@ -84,18 +73,20 @@ class TextReport:
         """Return one row of text per set, and the mean of each measure that several sets have."""
         rows = [_draw_row(result) for result in self.results]
         for measure in ("rho", "accuracy"):
-            sizes = [result.items for result in self.results if result.measure == measure]
-            if len(sizes) > 1:
-                encode, plain = (None if math.isnan(mean) else mean for mean in self.mean(measure))
-                rows.append(_draw_row(TextResult("mean", measure, encode, plain, sum(sizes))))
+            same = [result for result in self.results if result.measure == measure]
+            if len(same) > 1:
+                means = _mean([each.encode for each in same]), _mean([each.plain_mean for each in same])
+                rows.append(_draw_row(TextResult("mean", measure, *means, sum(each.items for each in same))))
         return rows
-
-    def markdown(self) -> str:
-        """Return the table as Markdown."""
-        return draw_markdown(TEXT_TABLE_HEADER, self.table())
 
     def _repr_html_(self) -> str:
         return draw_html("Evaluation of texts", TEXT_TABLE_HEADER, self.table())
+
+
+def _mean(figures: list[float | None]) -> float | None:
+    """Return the mean of the figures that are defined."""
+    defined = [figure for figure in figures if figure is not None]
+    return float(np.mean(defined)) if defined else None
 
 
 def _draw_row(result: TextResult) -> tuple[str, ...]:
@@ -160,15 +151,7 @@ def evaluate_texts(
 
 def read_text_sets(source: str | Path | Iterable[str | Path]) -> tuple[TextSet, ...]:
     """Read sets of texts from a file, the `.tsv` and `.txt` files of a folder, or a list of files and folders."""
-    listed = [source] if isinstance(source, (str, Path)) else list(source)
-    files: list[Path] = []
-    for path in map(Path, listed):
-        with clear_errors(path, EvaluationError):
-            inside = sorted(path.iterdir()) if path.is_dir() else [path]
-        files += [file for file in inside if file == path or file.suffix.lower() in SUFFIXES]
-    if not files:
-        raise EvaluationError(f"{', '.join(map(str, listed)) or 'no files'}: no sets of texts found; {_EXPECTED}")
-    return tuple(map(_read_text_set, files))
+    return tuple(_read_text_set(file) for file, _ in list_set_files(list_sources(source), "sets of texts", _EXPECTED))
 
 
 def _read_text_set(path: Path) -> TextSet:
@@ -179,38 +162,32 @@ def _read_text_set(path: Path) -> TextSet:
     except UnicodeDecodeError:
         text = data.decode("latin-1")  # as some published sets
 
-    lines = [(number, line.strip("\r")) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    lines = [Line(path, number, line.strip("\r")) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not lines:
         raise EvaluationError(f"{path}: the file is empty; {_EXPECTED}")
-    if lines[0][1].count("\t") >= 2:
-        return _parse_pairs(path, lines)
+    if lines[0].text.count("\t") >= 2:
+        return _parse_pairs(path.stem, lines)
 
-    rows = [line.split("\t" if "\t" in line else " ", 1) for _, line in lines]
-    for (number, line), row in zip(lines, rows, strict=True):
-        if len(row) < 2:
-            raise EvaluationError(f"{path}, line {number}: {_EXPECTED}, got {line!r}")
+    rows = []
+    for line in lines:
+        label, separator, text = line.text.partition("\t" if "\t" in line.text else " ")
+        if not separator:
+            line.fail(f"{_EXPECTED}, got {line.text!r}")
+        rows.append((label, text))
     return CategorySet(path.stem, tuple(text for _, text in rows), tuple(label for label, _ in rows))
 
 
-def _parse_pairs(path: Path, lines: list[tuple[int, str]]) -> SimilaritySet:
+def _parse_pairs(name: str, lines: list[Line]) -> SimilaritySet:
     pairs = []
     scores = []
-    for number, line in lines:
-        score, *texts = line.split("\t")
+    for line in lines:
+        score, *texts = line.text.split("\t")
         if len(texts) < 2:
-            raise EvaluationError(f"{path}, line {number}: expected score, text and text, got {line!r}")
-        if not score.strip():
-            continue
-
-        try:
-            value = parse_float(score.strip())
-            if not math.isfinite(value):
-                raise ValueError
-        except ValueError:
-            raise EvaluationError(f"{path}, line {number}: expected a number as the score, got {score!r}") from None
-        scores.append(value)
-        pairs.append((texts[0], texts[1]))
-    return SimilaritySet(path.stem, tuple(pairs), tuple(scores))
+            line.fail(f"expected score, text and text, got {line.text!r}")
+        if score.strip():
+            scores.append(line.parse_score(score))
+            pairs.append((texts[0], texts[1]))
+    return SimilaritySet(name, tuple(pairs), tuple(scores))
 
 
 def score_texts(

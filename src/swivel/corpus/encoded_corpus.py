@@ -11,6 +11,7 @@ where a table ends, does not affect the results of `counts` and `write_ids`.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from swivel.config import CorpusConfig
 from swivel.corpus import tokenizer_kernels as kernels
 from swivel.corpus.character_classes import TokenizerRules, build_rules
 from swivel.corpus.streams import PIECE_BYTES, Stream, TextPiece, cut_stream, describe_bad_byte
-from swivel.corpus.type_tables import TypeCounts, TypeFiles, TypeTable
+from swivel.corpus.type_tables import TypeCounts, TypeFiles, TypeTable, start_text
 from swivel.corpus.vocabulary import BREAK, GAP, Vocabulary
 from swivel.errors import CorpusError
 from swivel.runtime.parallel import take_in_order
@@ -42,12 +43,8 @@ _MIN_TABLE_BYTES = 1 << 22  # A smaller table would be full after one piece of t
 _WORKER_BYTES = 1 << 24  # of a worker and its pieces of text; with less memory there are fewer workers
 
 
-@dataclass(frozen=True, slots=True)
-class Carry:
-    """State of a text at the end of a piece: the state of the kernel and the bytes of an incomplete token."""
-
-    state: NDArray[np.int64]
-    token: NDArray[np.uint8]
+# State of a text at the end of a piece: the state of the kernel and the bytes of an incomplete token.
+Carry = tuple[NDArray[np.int64], NDArray[np.uint8]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +60,6 @@ class Segment:
     closes: bool  # whether the last id is a break
     carry: Carry  # state of the text at the end of the piece
     cost: int  # bytes of the source, for progress bars
-
-
-def _initial_carry() -> Carry:
-    """Return the state at the start of a text."""
-    state = np.zeros(kernels.TEXT_STATE.stop, np.int64)
-    state[kernels.HASH] = kernels.HASH_OF_NOTHING
-    state[kernels.BLANK] = 1
-    return Carry(state, np.empty(0, np.uint8))
 
 
 class EncodeWorker:
@@ -111,23 +100,13 @@ class EncodeWorker:
 
     def _restore(self, carry: Carry, rules: TokenizerRules) -> None:
         """Set the state of the kernel to that at the end of the previous piece."""
-        self._reserve()
+        text_state, token = carry
+        self.types.reserve(_FREE_TYPES, _FREE_BYTES)
 
         # The bytes of the current token are after the used part of the arena.
         used = self.types.arena_bytes
-        self.types.arena[used : used + len(carry.token)] = carry.token
-
-        state = self.types.state
-        state[kernels.TEXT_STATE] = carry.state
-        state[kernels.OUT] = 0
-        state[kernels.BREAKS] = 0
-        state[kernels.BAD] = -1
-        state[kernels.UNIT] = rules.unit
-        state[kernels.IS_STRICT] = rules.is_strict
-        state[kernels.HAS_MARKS] = rules.has_marks
-
-    def _reserve(self) -> None:
-        self.types.reserve(_FREE_TYPES, _FREE_BYTES)
+        self.types.arena[used : used + len(token)] = token
+        self.types.begin_scan(rules, text_state)
 
     def _scan(self, piece: TextPiece, rules: TokenizerRules) -> None:
         """Tokenize a piece; raise CorpusError for invalid UTF-8 in strict mode."""
@@ -137,7 +116,7 @@ class EncodeWorker:
 
         at = 0
         while at < len(data):
-            self._reserve()  # This may replace the arrays of the table.
+            types.reserve(_FREE_TYPES, _FREE_BYTES)  # This may replace the arrays of the table.
             at = kernels.scan_text(
                 data, at, len(data), *tables, types.slots, types.arena, types.types, types.state, self._out
             )
@@ -147,12 +126,12 @@ class EncodeWorker:
 
     def _append_ids(self, piece: TextPiece) -> Segment:
         state = self.types.state
-        used = self.types.arena_bytes
         written = self._out[: state[kernels.OUT]]
-
         start = self.ids.length
         self.ids.append(written)
 
+        used = self.types.arena_bytes
+        token = self.types.arena[used : used + state[kernels.LENGTH]].copy()
         return Segment(
             worker=self.number,
             table=len(self.tables),
@@ -161,7 +140,7 @@ class EncodeWorker:
             breaks=int(state[kernels.BREAKS]),
             opens=bool(len(written) and written[0] == BREAK),
             closes=bool(len(written) and written[-1] == BREAK),
-            carry=Carry(state[kernels.TEXT_STATE].copy(), self.types.arena[used : used + state[kernels.LENGTH]].copy()),
+            carry=(state[kernels.TEXT_STATE].copy(), token),
             cost=piece.cost,
         )
 
@@ -204,8 +183,7 @@ def encode_streams(
             worker.save_types()
 
     release_freed_memory()
-    files = [WorkerFiles(worker.path, worker.tables) for worker in workers]
-    return EncodedCorpus(files, segments, memory_bytes)
+    return EncodedCorpus([(worker.path, worker.tables) for worker in workers], segments, memory_bytes)
 
 
 def _submit_pieces(
@@ -225,7 +203,7 @@ def _submit_pieces(
         idle.put(worker)
 
     def encode(piece: TextPiece, before: Future[Segment] | None) -> Segment:
-        carry = before.result().carry if before else _initial_carry()
+        carry = before.result().carry if before else (start_text(), np.empty(0, np.uint8))
         worker = idle.get()
         try:
             return worker.encode(piece, carry, rules)
@@ -244,23 +222,18 @@ def _submit_pieces(
         yield failed
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerFiles:
-    """What a worker has written: a file of type numbers, and tables of types."""
-
-    ids: Path
-    tables: list[TypeFiles]
-
-
 class EncodedCorpus:
-    """A corpus as type numbers, and the tables of its types with their counts, all in scratch files."""
+    """A corpus as type numbers, and the tables of its types with their counts, all in scratch files.
 
-    def __init__(self, files: list[WorkerFiles], segments: list[Segment], memory_bytes: int) -> None:
+    `files` has the type numbers and the tables of each worker.
+    """
+
+    def __init__(self, files: list[tuple[Path, list[TypeFiles]]], segments: list[Segment], memory_bytes: int) -> None:
         self._segments = [segment for segment in segments if segment.stop > segment.start]
-        self._ids = [open_array(each.ids) for each in files]
-        self._tables = [each.tables for each in files]
+        self._ids = [open_array(path) for path, _ in files]
+        self._tables = [tables for _, tables in files]
 
-        tables = [table for each in files for table in each.tables]
+        tables = list(itertools.chain.from_iterable(self._tables))
         self.types = TypeCounts(tables, memory_bytes, threads=len(files))
         self.token_count = sum(table.token_count for table in tables)
         self.unit_count = self._count_units()  # units with at least one token

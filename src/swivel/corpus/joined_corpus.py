@@ -26,7 +26,7 @@ from swivel.runtime.parallel import map_in_order
 from swivel.storage import ArrayAppender, open_array
 
 if TYPE_CHECKING:
-    from swivel.corpus.encode import EncodedCorpus
+    from swivel.corpus.encoded_corpus import EncodedCorpus
 
 Ids = NDArray[np.uint32]
 
@@ -84,8 +84,8 @@ class JoinedCorpus:
 
     def most_frequent(self, min_count: int = 1, limit: int = 0) -> Mapping[str, int]:
         """Return all tokens that occur at least `min_count` times, with their counts; `limit` is not used."""
-        chosen = np.flatnonzero(self._counts >= max(min_count, 1)).tolist()
-        return {self.tokens[number]: int(self._counts[number]) for number in chosen}
+        indices = np.flatnonzero(self._counts >= max(min_count, 1)).tolist()
+        return {self.tokens[number]: int(self._counts[number]) for number in indices}
 
     def of_tokens(self, tokens: Iterable[str]) -> Mapping[str, int]:
         """Return the counts of those of the given tokens that occur."""
@@ -111,18 +111,18 @@ class JoinedCorpus:
             pairs = self._count_pairs(config.phrase_min_count)
             scores = score_pairs(pairs, self._counts, config)
             threshold = THRESHOLDS[config.phrases] if config.phrase_threshold is None else config.phrase_threshold
-            chosen = np.flatnonzero(scores > threshold)
-            if not len(chosen):
+            indices = np.flatnonzero(scores > threshold)
+            if not len(indices):
                 return
 
-            firsts = pairs.firsts[chosen].tolist()
-            seconds = pairs.seconds[chosen].tolist()
+            firsts = pairs.firsts[indices].tolist()
+            seconds = pairs.seconds[indices].tolist()
             names = [f"{self.tokens[a]}{JOINT}{self.tokens[b]}" for a, b in zip(firsts, seconds, strict=True)]
             self.join(list(zip(names, zip(firsts, seconds, strict=True), strict=True)))
 
-            found = self.of_tokens(names)
-            best = dict(zip(names, scores[chosen].tolist(), strict=True))
-            self.phrases += [Phrase(name, found[name], best[name]) for name in best if name in found]
+            occurrences_of = self.of_tokens(names)
+            best = dict(zip(names, scores[indices].tolist(), strict=True))
+            self.phrases += [Phrase(name, occurrences_of[name], best[name]) for name in best if name in occurrences_of]
 
     def join_list(self, phrases: Iterable[str]) -> None:
         """Join the phrases of a list, each with `_` or spaces between its words; of several, the longest."""
@@ -130,8 +130,8 @@ class JoinedCorpus:
         sequences = [(JOINT.join(words), words) for words in map(split_phrase, phrases) if len(words) > 1]
         known = [(name, tuple(ids[word] for word in words)) for name, words in sequences if set(words) <= ids.keys()]
         self.join(known)
-        found = self.of_tokens(name for name, _ in sequences)
-        self.absent = [name for name, _ in sequences if name not in found]
+        occurrences_of = self.of_tokens(name for name, _ in sequences)
+        self.absent = [name for name, _ in sequences if name not in occurrences_of]
 
     def join(self, sequences: Sequence[tuple[str, tuple[int, ...]]]) -> None:
         """Replace sequences of tokens by tokens with the given names, from left to right."""
@@ -153,9 +153,9 @@ class JoinedCorpus:
                 numbers[name] = len(self.tokens)
                 self.tokens.append(name)
 
-        added = len(self.tokens) - len(self._hashes)
-        self._hashes = np.concatenate([self._hashes, np.zeros(added, np.uint64)])
-        self._powers = np.concatenate([self._powers, np.ones(added, np.uint64)])
+        new_count = len(self.tokens) - len(self._hashes)
+        self._hashes = np.concatenate([self._hashes, np.zeros(new_count, np.uint64)])
+        self._powers = np.concatenate([self._powers, np.ones(new_count, np.uint64)])
         with np.errstate(over="ignore"):
             for name, members in sequences:
                 hashed, power = np.uint64(0), np.uint64(1)
@@ -204,8 +204,8 @@ class JoinedCorpus:
             used = keys != 0
             keys, counts = keys[used], counts[used]
             first, second = _split_keys(keys)
-            kept = (counts >= min_count) | is_joined[first] | is_joined[second]
-            return keys[kept], counts[kept], distinct
+            is_frequent = (counts >= min_count) | is_joined[first] | is_joined[second]
+            return keys[is_frequent], counts[is_frequent], distinct
 
         with ThreadPoolExecutor(self._threads) as pool:
             parts = list(pool.map(count, range(_PARTS)))
@@ -222,9 +222,9 @@ class JoinedCorpus:
         counts[both] = np.bincount(inverse, counts[both], len(unique)).astype(np.int64)[inverse]
         distinct -= len(both) - len(unique)
 
-        kept = counts >= min_count
+        is_frequent = counts >= min_count
         types = int(np.count_nonzero(self._counts)) + distinct
-        return Pairs(firsts[kept], seconds[kept], counts[kept], types)
+        return Pairs(firsts[is_frequent], seconds[is_frequent], counts[is_frequent], types)
 
 
 class Pairs(NamedTuple):

@@ -90,7 +90,7 @@ def evaluate_ranking(scores: Scores, held_out: Any, seen: Any, *, k: int = 20) -
         raise ConfigError("held_out has no cells that are not in seen")
     k = min(k, held_out.shape[1])
     tiers = _popularity_tiers(held_out, seen)
-    found = np.zeros(len(POPULARITY))
+    hits_of_tier = np.zeros(len(POPULARITY))
     per_row = []
 
     size = max(_SCORES_PER_CHUNK // held_out.shape[1], 1)
@@ -100,10 +100,10 @@ def evaluate_ranking(scores: Scores, held_out: Any, seen: Any, *, k: int = 20) -
         relevant = held_out[chunk].toarray() > 0
         hits = np.take_along_axis(relevant, top, axis=1)
         per_row.append(_measure_rows(hits, relevant.sum(axis=1)))
-        found += np.bincount(tiers[top[hits]], minlength=len(POPULARITY))
+        hits_of_tier += np.bincount(tiers[top[hits]], minlength=len(POPULARITY))
 
     totals = np.bincount(tiers[held_out.indices], minlength=len(POPULARITY))
-    shares = (found / np.maximum(totals, 1)).tolist()
+    shares = (hits_of_tier / np.maximum(totals, 1)).tolist()
     metrics = np.concatenate(per_row)
     by_popularity = dict(zip(POPULARITY, shares, strict=True))
     recall, ndcg, precision = metrics.mean(axis=0).tolist()
