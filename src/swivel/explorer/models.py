@@ -132,11 +132,11 @@ class VectorSet:
 def _list_views(vectors: Vectors) -> list[View]:
     """Return the views of vectors, the saved vectors first; w or w + c replaces them if it is the same."""
     saved = View("saved", "as saved", lambda: vectors)
-    columns = vectors.contents.columns
+    columns = vectors.column_table
     if columns is None:
         return [saved]
 
-    made = [View("w", "w", lambda: Vectors(vectors.contents.rows)), View("c", "c", lambda: Vectors(columns))]
+    made = [View("w", "w", lambda: Vectors(vectors.row_table)), View("c", "c", lambda: Vectors(columns))]
     if vectors.columns_per_row:
         made.append(View("w+c", "w + c", lambda: Vectors(_sum_sides(vectors))))
 

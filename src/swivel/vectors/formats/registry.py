@@ -292,15 +292,15 @@ def _leave_out_zeros(vectors: Vectors) -> Vectors:
     check_memory("leaving out vectors of zeros", vectors.vectors.nbytes + LABEL_BYTES * len(vectors))
     words = vectors.vocabulary
     table = VectorTable(Vocabulary([words[row] for row in kept], words.counts[kept]), vectors.vectors[kept])
-    return Vectors(table, subwords=vectors.subwords, settings=vectors.contents.settings)
+    return Vectors(table, subwords=vectors.subwords, settings=vectors.settings)
 
 
 def _take_columns(vectors: Vectors) -> Vectors:
     """Return the columns of a model as `Vectors`; raise ConfigError if it has none."""
-    if vectors.contents.columns is None:
+    if vectors.column_table is None:
         raise ConfigError("side='columns': these vectors have no columns; load a folder written by swivel train")
-    is_one_per_word = vectors.contents.columns_per_row == 1  # Other columns are not the words of a text.
-    columns = Vectors(vectors.contents.columns, settings=vectors.contents.settings if is_one_per_word else {})
+    is_one_per_word = vectors.columns_per_row == 1  # Other columns are not the words of a text.
+    columns = Vectors(vectors.column_table, settings=vectors.settings if is_one_per_word else {})
     columns.source = vectors.source
     return columns
 
