@@ -18,10 +18,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
 import swivel
+from fuzz.tokenizer_reference import split_units
 from swivel.cli.main import cli
 from swivel.config import CorpusConfig
 from swivel.corpus.text_numbers import TextNumbering
-from swivel.corpus.tokenizer_reference import split_units
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, CorpusError, FolderExists, StorageError, SwivelWarning
 from swivel.vectors import Vectors, VectorTable, texts

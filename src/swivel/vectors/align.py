@@ -36,9 +36,9 @@ def find_rotation(source: Floats, target: Floats) -> NDArray[np.float64]:
         piece = slice(start, start + _CHUNK_ROWS)
         product += source[piece].astype(np.float64).T @ target[piece].astype(np.float64)
 
-    left, _, right = np.linalg.svd(product)
-    # R = U V' of the SVD; + 0.0 turns -0.0 into 0.0.
-    return np.asarray(left @ right) + 0.0
+    u, _, v_transposed = np.linalg.svd(product)
+    # R = U V' of the SVD U S V'; + 0.0 turns -0.0 into 0.0.
+    return np.asarray(u @ v_transposed) + 0.0
 
 
 def shared_words(a: Vocabulary, b: Vocabulary) -> list[str]:

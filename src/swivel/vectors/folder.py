@@ -63,6 +63,7 @@ def write_vectors(
         tensors["columns"] = columns.values
 
     facts = {**vectors.facts, **(facts or {})}
+    # The inputs of a training name its matrix already.
     if "matrix" in (inputs or {}):
         facts.pop("matrix", None)
     if config is None:
@@ -78,12 +79,13 @@ def write_vectors(
     _write_labels(folder, "row", rows)
     # Writing and checksums take about a second per GB each, and run at the same time.
     with ThreadPoolExecutor(2) as pool:
-        written = pool.submit(folder.write_tensors, TENSORS, tensors)
+        writing = pool.submit(folder.write_tensors, TENSORS, tensors)
         digests = pool.submit(lambda: {name: digest_array(values) for name, values in tensors.items()})
         if columns is not None:
             _write_labels(folder, "column", columns)
-        written.result()
+        writing.result()
 
+    # The tensors have checksums of their own, so that each is read when it is used; the header has the rest.
     header = digest_array(_read_header(folder.path / TENSORS))
     facts |= {
         "rows": len(rows.values),
@@ -98,9 +100,9 @@ def write_vectors(
 
 def _read_header(file: Path) -> NDArray[np.uint8]:
     """Return the bytes of the safetensors header, including its length."""
-    with file.open("rb") as opened:
-        length = opened.read(8)
-        header = opened.read(min(int.from_bytes(length, "little"), _MAX_HEADER_BYTES))
+    with file.open("rb") as stream:
+        length = stream.read(8)
+        header = stream.read(min(int.from_bytes(length, "little"), _MAX_HEADER_BYTES))
     return np.frombuffer(length + header, np.uint8)
 
 
@@ -137,10 +139,10 @@ def read_vectors(make: type[Vectors], path: str | Path) -> tuple[Vectors, dict[s
             subwords = Subwords(folder.array("ngrams.npy"), tensors["subwords"], **facts["subwords"])
         recorded = {**(facts.get("counted_with") or {}), **folder.manifest.config}
         settings = {name: stage for name, stage in recorded.items() if isinstance(stage, dict)}
-        known = {name: value for name, value in facts.items() if name in TRAINING_FACTS}
-        known["library"] = folder.manifest.library
+        training_facts = {name: value for name, value in facts.items() if name in TRAINING_FACTS}
+        training_facts["library"] = folder.manifest.library
         if "matrix" in folder.manifest.inputs:
-            known["matrix"] = folder.manifest.inputs["matrix"]
+            training_facts["matrix"] = folder.manifest.inputs["matrix"]
         vectors = make(
             rows,
             columns,
@@ -149,7 +151,7 @@ def read_vectors(make: type[Vectors], path: str | Path) -> tuple[Vectors, dict[s
             columns_per_row=int(facts["columns_per_row"]),
             subwords=subwords,
             settings=settings,
-            facts=known,
+            facts=training_facts,
         )
     except KeyError as error:
         raise DamagedFolder(f"{folder.path}: {error.args[0]!r} is missing; {REMEDY}") from error

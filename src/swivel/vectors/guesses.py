@@ -51,9 +51,11 @@ class Guesser:
         self._vectors = vectors
         self._words = words
         self._subwords = subwords
-        self._index: _SpellingIndex | None = None  # made for the first guess
+        self._index: _SpellingIndex | None = None
+        # Guards `_index` only: two threads must not make it twice. Afterwards it is read without a lock.
         self._lock = threading.Lock()
 
+    # A lock cannot be pickled, and the index is made again sooner than it is copied.
     def __reduce__(self) -> tuple[Any, ...]:
         return Guesser, (self._vectors, self._words, self._subwords)
 
@@ -82,13 +84,16 @@ class Guesser:
         import scipy.sparse
 
         askers, neighbors, similarities = self._open_index().find(words)
-        known, places = np.unique(neighbors, return_inverse=True)
-        missed = self._vectors[known] - self._subwords.guess([self._words[number] for number in known.tolist()])
+        neighbor_ids, places = np.unique(neighbors, return_inverse=True)
+        missed = self._vectors[neighbor_ids] - self._subwords.guess(
+            [self._words[number] for number in neighbor_ids.tolist()]
+        )
 
+        # The correction sum_k s_k^3 r_k / (0.1 + sum_k s_k^3), as a sparse matrix of shares times the residuals r.
         weights = similarities**_POWER
         sums = np.bincount(askers, weights, len(words))
         shares = np.asarray(weights / (_DOUBT + sums[askers]), np.float32)
-        shape = len(words), len(known)
+        shape = len(words), len(neighbor_ids)
         return np.asarray(scipy.sparse.csr_array((shares, (askers, places)), shape) @ missed, np.float32)
 
     def _open_index(self) -> _SpellingIndex:
@@ -118,9 +123,11 @@ class _SpellingIndex:
         counts = np.diff(table.indptr)  # of words with an n-gram
 
         self._highest = np.log(max(int(is_used.sum()), 2))
+        # Inverse document frequency log(N / n); an n-gram of too many words gets the weight 0 and is dropped below.
         weights = np.where(counts > _MAX_WORDS, 0.0, self._highest - np.log(np.maximum(counts, 1)))
         self._weights = np.asarray(np.maximum(weights, 0.0), np.float32)
         table.data *= np.repeat(self._weights, counts)
+        # Columns of length 1: a product with another unit vector is a cosine.
         lengths = np.sqrt(np.bincount(table.indices, np.square(table.data), len(words)))
         table.data /= np.asarray(np.maximum(lengths, 1e-9), np.float32)[table.indices]
         table.eliminate_zeros()
@@ -134,11 +141,12 @@ class _SpellingIndex:
         similarities: list[float] = []
         for number, word in enumerate(words):
             row = slice(similar.indptr[number], similar.indptr[number + 1])
-            values, known = similar.data[row], similar.indices[row]
+            values, ids = similar.data[row], similar.indices[row]
+            # One more than needed, because the word itself may be known.
             order = np.argsort(-values, kind="stable")[: _NEIGHBORS + 1].tolist()
-            best = [place for place in order if self._words[known[place]] != word][:_NEIGHBORS]
+            best = [place for place in order if self._words[ids[place]] != word][:_NEIGHBORS]
             askers += [number] * len(best)
-            neighbors += known[best].tolist()
+            neighbors += ids[best].tolist()
             similarities += values[best].tolist()
         return np.array(askers, np.int64), np.array(neighbors, np.int64), np.array(similarities, np.float64)
 

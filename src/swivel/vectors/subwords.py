@@ -143,6 +143,7 @@ def sum_rows(table: Floats, places: NDArray[np.int64], starts: NDArray[np.int64]
     import scipy.sparse
 
     is_used = places >= 0
+    # Dropping places of -1 shifts every start by the number of drops before it.
     used_starts = np.concatenate([[0], np.cumsum(is_used)])[starts]
     ones = np.ones(used_starts[-1], np.float32)
     shape = len(starts) - 1, len(table)
@@ -171,6 +172,7 @@ def hash_ngrams(words: Sequence[str], min_n: int, max_n: int) -> tuple[NDArray[n
         hashes.append(_hash_bytes(data, characters[first], characters[first + n]))
         owners.append(owner[first])
 
+    # Hashes are sorted by length so far; the stable sort groups them by word and keeps that order within a word.
     order = np.argsort(np.concatenate(owners), kind="stable")
     starts = np.searchsorted(np.concatenate(owners)[order], np.arange(len(words) + 1))
     return np.concatenate(hashes)[order], starts.astype(np.int64)
@@ -190,9 +192,11 @@ def _hash_bytes(data: NDArray[np.int8], starts: NDArray[np.int64], stops: NDArra
     """Return the FNV-1a hashes of slices of bytes."""
     hashes = np.full(len(starts), 2_166_136_261, np.uint32)
     longest = int((stops - starts).max(initial=0))
+    # All slices advance by one byte at a time, so the loop is as long as the longest slice.
     for offset in range(longest):
         at = starts + offset
         is_inside = at < stops
+        # int8 -> int32 -> uint32 extends the sign, as in fastText, whose characters are signed.
         value = data[np.where(is_inside, at, 0)].astype(np.int32).view(np.uint32)
         hashes = np.where(is_inside, (hashes ^ value) * np.uint32(16_777_619), hashes)
     return hashes
@@ -305,8 +309,10 @@ def estimate_memory(words: Sequence[str], dim: int) -> tuple[int, int]:
 
 def _choose_ngrams(hashes: NDArray[np.uint32], owners: NDArray[np.int32]) -> NDArray[np.uint32]:
     """Return the hashes of the n-grams that occur in most words, ascending, without those of a single word."""
+    # Hash in the upper half, word in the lower half: one sort groups the words of each n-gram.
     pairs = np.sort(hashes.astype(np.uint64) << np.uint64(32) | owners.astype(np.uint64))
-    pairs = pairs[np.diff(pairs, prepend=pairs[:1] + np.uint64(1)) != 0]  # An n-gram may occur twice in a word.
+    # An n-gram may occur twice in a word: count a pair once. The first pair differs from what is prepended.
+    pairs = pairs[np.diff(pairs, prepend=pairs[:1] + np.uint64(1)) != 0]
     ngrams, counts = np.unique((pairs >> np.uint64(32)).astype(np.uint32), return_counts=True)
     order = np.argsort(-counts, kind="stable")[:MAX_NGRAMS]
     return np.sort(ngrams[order[counts[order] >= _MIN_NGRAM_WORDS]])
@@ -323,6 +329,7 @@ def _fit(vectors: Floats, index: NgramIndex, counts: NDArray[np.int64], device: 
     mean = np.asarray(weights @ unit / weights.sum(), np.float32)
     length = float(lengths[is_used].mean())
 
+    # The mean of all words is not an effect of spelling: the regression explains what differs from it.
     unit -= mean
     table, guesses = _solve_where_it_fits(index, unit, weights, device)
     scale = np.float32(length)
@@ -365,6 +372,7 @@ def _solve(index: NgramIndex, targets: Floats, weights: Floats, device: str) -> 
     weighted = scale * on_device(weights)[:, None]
     diagonal = sum_words(scale * weighted) + _PENALTY
 
+    # The start is z = 0, whose residual is A'W targets.
     residual = sum_words(weighted * on_device(targets))
     table = torch.zeros_like(residual)
     direction = residual / diagonal

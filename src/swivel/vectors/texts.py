@@ -74,12 +74,14 @@ class TextEncoder:
         numbers = texts.numbers[is_known]
         starts = np.concatenate([[0], np.cumsum(is_known)])[np.concatenate([[0], texts.ends])]
 
+        # A sparse matrix (text, word) of weights: one product sums the words of all texts.
         shape = len(texts.ends), len(vectors)
         incidence = scipy.sparse.csr_array((self.weights[numbers], numbers, starts), shape)
         totals = incidence @ vectors
         words = np.diff(starts)
         if self._subwords is not None and texts.unknown:
             # A word that was never seen has the weight 1; an uncertain guess is shorter.
+            # Unknown tokens start after all tokens before, less the known ones.
             starts = np.concatenate([[0], texts.ends]) - starts
             numbers = texts.numbers[~is_known] - len(vectors)
             guesses = self._subwords.guess(texts.unknown)

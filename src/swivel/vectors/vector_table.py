@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,18 @@ class VectorTable:
 
         if self.sums is not None and np.shape(self.sums) != (count,):
             raise ConfigError(f"a vocabulary of {count:,} tokens needs {count:,} sums, got {np.shape(self.sums)}")
+
+    def freeze(self) -> VectorTable:
+        """Return the table with read-only float32 values."""
+        sums = None if self.sums is None else np.asarray(self.sums, np.float64)
+        return VectorTable(self.vocabulary, freeze_array(self.values), sums)
+
+
+def freeze_array(array: NDArray[Any]) -> Floats:
+    """Return a read-only float32 array; copies only if the dtype or the memory layout requires it."""
+    frozen = np.ascontiguousarray(array, np.float32).view()
+    frozen.flags.writeable = False
+    return frozen
 
 
 def check_tables(
@@ -62,6 +75,7 @@ def fingerprint_vectors(rows: VectorTable, columns: VectorTable | None) -> str:
     digest = hashlib.sha256()
     for side in (rows, columns):
         if side is not None:
+            # surrogatepass: labels of files may have half a surrogate pair.
             digest.update("\n".join(side.vocabulary.to_lines()).encode("utf-8", "surrogatepass"))
             digest.update(np.ascontiguousarray(side.values).data)
     return digest.hexdigest()[:16]

@@ -20,7 +20,7 @@ from swivel.storage import create_folder
 from swivel.storage.overlap import is_own_folder
 from swivel.vectors import dataframes
 from swivel.vectors.align import fit_rotation
-from swivel.vectors.expressions import Query, as_tokens, need_tokens, parse_expression
+from swivel.vectors.expressions import Query, as_tokens, explain_zero, resolve_query
 from swivel.vectors.folder import STAGE, read_vectors, write_vectors
 from swivel.vectors.guesses import Guesser
 from swivel.vectors.search import (
@@ -35,7 +35,7 @@ from swivel.vectors.search import (
 )
 from swivel.vectors.subwords import Guess, Subwords, fit_subwords
 from swivel.vectors.texts import SMOOTHING, TextEncoder
-from swivel.vectors.vector_table import VectorTable, check_tables, fingerprint_vectors
+from swivel.vectors.vector_table import VectorTable, check_tables, fingerprint_vectors, freeze_array
 
 METHODS = ("3cosadd", "3cosmul")
 QUERIES_PER_BATCH = 1_024
@@ -91,9 +91,9 @@ class Vectors:
         facts: Mapping[str, Any] | None = None,
     ) -> None:
         is_rows = vectors is None or vectors is rows.values
-        self._rows = _freeze_table(rows)
-        self._columns = None if columns is None else _freeze_table(columns)
-        self._vectors = self._rows.values if vectors is None or is_rows else _freeze(vectors)
+        self._rows = rows.freeze()
+        self._columns = None if columns is None else columns.freeze()
+        self._vectors = self._rows.values if vectors is None or is_rows else freeze_array(vectors)
         self._subwords = subwords
         self.shift = float(shift)
         self.columns_per_row = int(columns_per_row)
@@ -279,7 +279,7 @@ class Vectors:
             token = self.vocabulary[int(np.argmin(is_finite))]
             raise ConfigError(f"the vector of {token!r} is not finite: train again with a lower learning rate")
 
-        return _freeze(unit)
+        return freeze_array(unit)
 
     @cached_property
     def is_zero(self) -> NDArray[np.bool_]:
@@ -305,7 +305,7 @@ class Vectors:
         minus
             Tokens to subtract.
         """
-        return np.array(self._resolve(query, minus)[0])
+        return np.array(resolve_query(self, query, minus)[0])
 
     def nearest(
         self,
@@ -356,14 +356,14 @@ class Vectors:
             raise ConfigError(f"among must be 'rows' or 'columns', got {among!r}")
 
         try:
-            total, plus, less = self._resolve(query, minus)
+            total, plus, less = resolve_query(self, query, minus)
         except UnknownToken as error:
             if self.subwords is None or not isinstance(query, str) or " " in query:
                 raise
             raise UnknownToken(f"{error} (pass guess=True for a guess from its spelling)") from None
         direction = scale_to_unit(total[None])[0]
         if not direction.any():
-            raise self._explain_zero(plus, less)
+            raise explain_zero(self, plus, less)
         return self._best_rows(self.unit_vectors @ direction, plus + less, count)
 
     def most_similar(
@@ -386,7 +386,7 @@ class Vectors:
         answers: list[list[Neighbor]] = []
         remaining = iter(queries)
 
-        while batch := [self._resolve(query) for query in islice(remaining, QUERIES_PER_BATCH)]:
+        while batch := [resolve_query(self, query) for query in islice(remaining, QUERIES_PER_BATCH)]:
             directions = scale_to_unit(np.stack([total for total, _, _ in batch]))
             excluded = [plus + less for _, plus, less in batch]
             best = best_rows(self.unit_vectors, directions, count, excluded=excluded, is_zero=self.is_zero)
@@ -467,8 +467,7 @@ class Vectors:
         columns = self._need_columns()
         row_id = self.find_row(row)
 
-        is_word = self.columns_per_row > 1 and column not in columns.vocabulary and column in self.vocabulary
-        if not is_word:
+        if self.columns_per_row < 2 or column in columns.vocabulary or column not in self.vocabulary:
             column_id = columns.vocabulary.id(column)
             return float(self._score_columns(row_id, slice(column_id, column_id + 1))[0])
 
@@ -513,41 +512,6 @@ class Vectors:
         loaded.path = loaded.source = Path(path)
         return loaded
 
-    def _check_vector(self, query: Query) -> Floats:
-        try:
-            vector = np.array(query, np.float32)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"a query must be a token, several tokens or a vector: {error}") from error
-        if vector.shape != (self.dim,):
-            raise ConfigError(f"a query vector must have shape ({self.dim},), got {vector.shape}")
-        if not np.isfinite(vector).all():
-            raise ConfigError("a query vector must be finite")
-        return vector
-
-    def _resolve(self, query: Query, minus: str | Iterable[str] = ()) -> tuple[Floats, list[int], list[int]]:
-        """Return the vector of a query, the ids of the tokens that it adds, and of those that it subtracts."""
-        subtracted = need_tokens(minus)
-        if isinstance(query, str):
-            number = self.vocabulary.ids.get(query)
-            if number is not None and not subtracted:
-                return np.asarray(self.unit_vectors[number]), [number], []  # the usual case, quickly
-            if number is None and " " in query:
-                query, negative = parse_expression(query)
-                subtracted += negative
-
-        tokens = as_tokens(query)
-        plus = self.find_rows(tokens or ())
-        less = self.find_rows(subtracted)
-        total = self._check_vector(query) if tokens is None else self.unit_vectors[plus].sum(axis=0)
-        return np.asarray(total - self.unit_vectors[less].sum(axis=0)), plus, less
-
-    def _explain_zero(self, plus: Sequence[int], less: Sequence[int]) -> ConfigError:
-        """Return the error for a query whose vector is zero."""
-        if len(plus) == 1 and not less:
-            token = self.vocabulary[plus[0]]
-            return ConfigError(f"{token!r} has no neighbors: it has no co-occurrences, so its vector is zero")
-        return ConfigError("the query has no neighbors: its vector is zero")
-
     def _best_rows(self, scores: Floats, own: Sequence[int], count: int) -> list[Neighbor]:
         scores[self._zero_rows] = -np.inf
         scores[own] = -np.inf
@@ -561,13 +525,13 @@ class Vectors:
 
     def _nearest_columns(self, query: Query, minus: str | Iterable[str], count: int) -> list[Neighbor]:
         columns = self._need_columns()
-        _, plus, less = self._resolve(query, minus)
+        _, plus, less = resolve_query(self, query, minus)
         if len(plus) != 1 or less:
             raise ConfigError("among='columns' needs one row token as query: a sum of tokens has no score")
 
         row_id = plus[0]
         if not self.rows[row_id].any():
-            raise self._explain_zero(plus, less)
+            raise explain_zero(self, plus, less)
 
         scores = self._score_columns(row_id, slice(None))
         scores[self._zero_columns] = -np.inf
@@ -594,15 +558,3 @@ def _restore(arguments: dict[str, Any], path: Path | None, source: Path | None) 
     vectors.path = path
     vectors.source = source
     return vectors
-
-
-def _freeze(array: NDArray[Any]) -> Floats:
-    """Return a read-only float32 array; copies only if the dtype or the memory layout requires it."""
-    frozen = np.ascontiguousarray(array, np.float32).view()
-    frozen.flags.writeable = False
-    return frozen
-
-
-def _freeze_table(table: VectorTable) -> VectorTable:
-    sums = None if table.sums is None else np.asarray(table.sums, np.float64)
-    return VectorTable(table.vocabulary, _freeze(table.values), sums)
