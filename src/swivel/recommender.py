@@ -17,8 +17,8 @@ from swivel.counts import Matrix, as_matrix
 from swivel.errors import ConfigError
 from swivel.evaluation.ranking import RankingReport, evaluate_ranking
 from swivel.vectors import Neighbor, Vectors, VectorTable
+from swivel.vectors.column_ranking import ColumnRanking, drop_zeros
 from swivel.vectors.formats import as_vectors
-from swivel.vectors.ranking import ColumnRanking, drop_zeros
 from swivel.vectors.search import Floats
 from swivel.vectors.trained_matrix import find_matrix
 

@@ -19,7 +19,7 @@ from swivel.counts import open_matrix
 from swivel.errors import ConfigError, UnknownToken
 from swivel.estimator import SwivelEmbedding
 from swivel.recommender import Recommender
-from swivel.vectors.ranking import ColumnRanking, default_popularity
+from swivel.vectors.column_ranking import ColumnRanking, default_popularity
 from swivel.vectors.top_columns import TopColumns
 
 GROUPS = 4

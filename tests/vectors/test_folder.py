@@ -22,7 +22,7 @@ from swivel.storage.safetensors import map_tensors
 from swivel.vectors import Vectors, VectorTable, combine, combine_vectors, load
 from swivel.vectors.combine import find_main_axes
 from swivel.vectors.folder import TENSORS, write_vectors
-from swivel.vectors.formats.safetensors import read_tensors
+from swivel.vectors.formats.safetensors_file import read_tensors
 from swivel.vectors.search import scale_to_unit
 
 

@@ -36,7 +36,7 @@ from swivel.explorer.projection import (
     run_umap,
 )
 from swivel.storage import fingerprint, open_array, write_file
-from swivel.vectors.layout import weigh_labels
+from swivel.vectors.label_placement import weigh_labels
 
 _POLL_SECONDS = 0.2
 _STOP_SECONDS = 1.0

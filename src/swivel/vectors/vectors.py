@@ -18,7 +18,7 @@ from swivel.runtime.notebook import draw_html
 from swivel.runtime.options import RunOptions
 from swivel.storage import create_folder
 from swivel.storage.overlap import is_own_folder
-from swivel.vectors import dataframes
+from swivel.vectors import pandas_polars
 from swivel.vectors.align import fit_rotation
 from swivel.vectors.expressions import Query, as_tokens, explain_zero, resolve_query
 from swivel.vectors.folder import STAGE, read_vectors, write_vectors
@@ -34,7 +34,7 @@ from swivel.vectors.search import (
     score_3cosmul,
 )
 from swivel.vectors.subwords import Guess, Subwords, fit_subwords
-from swivel.vectors.texts import SMOOTHING, TextEncoder
+from swivel.vectors.text_encoder import SMOOTHING, TextEncoder
 from swivel.vectors.vector_table import VectorTable, check_tables, fingerprint_vectors, freeze_array
 
 METHODS = ("3cosadd", "3cosmul")
@@ -266,8 +266,8 @@ class Vectors:
         pairs = zip(self.vocabulary, self.vocabulary.counts, strict=True)
         return draw_html(repr(self)[1:-1], ("token", "count"), ((token, int(count) or "") for token, count in pairs))
 
-    to_pandas = dataframes.to_pandas
-    to_polars = dataframes.to_polars
+    to_pandas = pandas_polars.to_pandas
+    to_polars = pandas_polars.to_polars
 
     @cached_property
     def unit_vectors(self) -> Floats:

@@ -24,7 +24,7 @@ from swivel.vectors.formats import (
     gensim,
     npy_npz,
     projector,
-    safetensors,
+    safetensors_file,
     static_models,
     word2vec,
 )
@@ -65,7 +65,7 @@ FORMATS = {
     "gensim": Format(_refuse(gensim.PICKLE), gensim.write_gensim, (".kv",)),
     "npy": Format(npy_npz.read_npy, npy_npz.write_npy, (".npy",), outputs=npy_npz.npy_outputs),
     "npz": Format(npy_npz.read_npz, npy_npz.write_npz, (".npz",)),
-    "safetensors": Format(safetensors.read_safetensors, safetensors.write_safetensors, (".safetensors",)),
+    "safetensors": Format(safetensors_file.read_safetensors, safetensors_file.write_safetensors, (".safetensors",)),
     "parquet": Format(arrow_parquet.read_parquet, arrow_parquet.write_parquet, (".parquet", ".pq")),
     "arrow": Format(arrow_parquet.read_arrow, arrow_parquet.write_arrow, (".arrow", ".feather")),
     "projector": Format(projector.read_projector, projector.write_projector, is_folder=True),
