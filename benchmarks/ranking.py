@@ -31,11 +31,11 @@ from swivel.evaluation import RankingReport, evaluate_ranking
 from swivel.evaluation.table_ranking import Scores
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT
-from swivel.vectors.ranking import ColumnRanking
+from swivel.vectors.column_ranking import ColumnRanking
 
 MEASURES = (
     "swivel.training.table_settings",
-    "swivel.vectors.ranking",
+    "swivel.vectors.column_ranking",
     "swivel.evaluation.table_ranking",
     "experiments/table_methods.py",
 )

@@ -16,11 +16,11 @@ import scipy.sparse
 import torch
 
 from common import cpu_seconds, keep, make_parser, parse_arguments
-from swivel.vectors.ranking import ColumnRanking
+from swivel.vectors.column_ranking import ColumnRanking
 from swivel.vectors.search import Floats
 from swivel.vectors.top_columns import BATCH_ROWS
 
-MEASURES = ("swivel.vectors.ranking", "swivel.vectors.top_columns")
+MEASURES = ("swivel.vectors.column_ranking", "swivel.vectors.top_columns")
 ROWS = 1_000_000  # to which results are extrapolated
 
 

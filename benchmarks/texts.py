@@ -22,7 +22,7 @@ from swivel.evaluation.download import TEXT_SOURCES, fetch_sets
 from swivel.evaluation.text_sets import PLAIN_MEAN, TextSet, read_text_sets, score_texts
 from swivel.vectors import Vectors, VectorTable
 
-MEASURES = ("swivel.vectors.texts", "swivel.corpus.text_numbers", "swivel.evaluation.text_sets")
+MEASURES = ("swivel.vectors.text_encoder", "swivel.corpus.text_numbers", "swivel.evaluation.text_sets")
 WAYS: dict[str, dict[str, Any]] = {
     "mean": dict(PLAIN_MEAN),
     "weighted": {"components": 0, "guess": False},

@@ -25,8 +25,9 @@ from experiments.word2vec import Word2vecConfig, describe_settings, train_word2v
 from swivel.cli.options import Command, config_options, resource_options
 from swivel.cli.render import draw_table, show
 from swivel.config import CorpusConfig, VocabularyConfig, stage_config
-from swivel.corpus import list_paths, split_units
+from swivel.corpus import list_paths
 from swivel.corpus.streams import read_lines
+from swivel.corpus.text_numbers import TextNumbering
 from swivel.errors import ConfigError
 from swivel.evaluation import (
     AnalogyResult,
@@ -87,11 +88,12 @@ class PaperConfig:
 
 def take_tokens(out: Path, files: list[Path], tokens: int, reading: CorpusConfig, *, options: RunOptions) -> None:
     """Write the lines with the first `tokens` tokens, including the whole last line, as UTF-8."""
+    numbering = TextNumbering([], reading)
     taken = 0
     with out.open("w", encoding="utf-8", newline="\n") as text:
         for line in (line for file in files for line in read_lines(file, reading)):
             text.write(line + "\n")
-            taken += sum(map(len, split_units(line, reading)))
+            taken += len(numbering.number([line]).numbers)
             if taken >= tokens:
                 return
 

@@ -95,7 +95,7 @@ def read_vectors(data: bytes, folder: Path) -> None:
 
 
 def seed_vectors(folder: Path) -> Iterable[bytes]:
-    rows = make_vectors().contents.rows
+    rows = make_vectors().row_table
     for number, columns in enumerate((None, rows)):
         side = VectorTable(rows.vocabulary, rows.values, np.array([3.0, 2.0, 1.0]))
         Vectors(side, columns, columns_per_row=number).save(folder / f"v{number}")

@@ -18,8 +18,9 @@ from pathlib import Path
 import numpy as np
 
 from fuzz.guard import SPLIT, Target, option, parts, put
+from fuzz.tokenizer_reference import split_units
 from swivel.config import CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
-from swivel.corpus import BREAK, encoded_corpus, split_units, type_tables
+from swivel.corpus import BREAK, encoded_corpus, type_tables
 from swivel.corpus.character_classes import TokenizerRules, build_rules
 from swivel.corpus.encoded_corpus import EncodedCorpus, EncodeWorker
 from swivel.corpus.streams import Stream, TextBlock, cut_stream, open_streams

@@ -82,7 +82,7 @@ def test_a_damaged_tensor_is_found_on_its_first_use_and_the_others_can_be_used(t
         else:
             assert np.array_equal(getattr(loaded, name), getattr(made, name))
     with pytest.raises(DamagedFolder):
-        loaded.contents  # noqa: B018
+        loaded.replace()
 
 
 def test_folders_of_older_versions_are_read_and_their_tensors_compared_as_one(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from swivel.training.loop import train_matrix
 from swivel.training.schedule import block_order, block_starts
 from swivel.training.training_plan import estimate_needs, make_plan
 from swivel.vectors import VectorTable
-from swivel.vectors.compare import compare
+from swivel.vectors.comparison import compare
 from swivel.vectors.formats import export
 
 MIB, GIB = 2**20, 2**30

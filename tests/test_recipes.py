@@ -104,7 +104,7 @@ SETTINGS: dict[str, dict[str, tuple[Any, Any, Any, Any]]] = {
 
 # Fields of settings that no recipe has.
 OTHER_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
-    "swivel.vectors.compare": {"CompareConfig": {"top": 20_000, "min_count": 20, "neighbors": 10}},
+    "swivel.vectors.comparison": {"CompareConfig": {"top": 20_000, "min_count": 20, "neighbors": 10}},
     "swivel.counts.importers.import_config": {
         "ImportConfig": {
             "format": None,
@@ -330,9 +330,9 @@ CONSTANTS: dict[str, dict[str, Any]] = {
         "_STEPS": 12,
     },
     "swivel.vectors.guesses": {"_NEIGHBORS": 4, "_POWER": 3, "_DOUBT": 0.1, "_MAX_WORDS": 200},
-    "swivel.vectors.texts": {"SMOOTHING": 1e-3, "_TEXT_WORDS": 10},
+    "swivel.vectors.text_encoder": {"SMOOTHING": 1e-3, "_TEXT_WORDS": 10},
     "swivel.vectors.search": {"EPSILON": np.float32(0.001)},
-    "swivel.vectors.compare": {
+    "swivel.vectors.comparison": {
         "MAD_TO_STD": 1.4826,
         "MIN_SPREAD": 0.01,
         "MAX_COSINE": 0.999999,
@@ -370,7 +370,7 @@ VALUES: list[tuple[str, str, tuple[Any, ...], Any]] = [
     ("swivel.training.schedule", "is_sorted_enough", (np.array([4, *[1] * 8, 10]), 0.1), False),
     ("swivel.training.schedule", "is_sorted_enough", (np.array([5, *[1] * 8, 10]), 0.1), True),
     # .5 + .2 log 2
-    ("swivel.vectors.ranking", "default_popularity", (2_000, 1_000), 0.638629436),
+    ("swivel.vectors.column_ranking", "default_popularity", (2_000, 1_000), 0.638629436),
     # .25 + .09 log 2, and the share .2 of the 20 most frequent of 100 equal columns
     ("swivel.training.table_settings", "choose_popularity", (1_000, 2_000, np.ones(100)), 0.51),
 ]

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from swivel.recommender import Recommender as Recommender
     from swivel.runtime.options import RunOptions as RunOptions
     from swivel.vectors import Vectors as Vectors
-    from swivel.vectors.compare import compare as compare
+    from swivel.vectors.comparison import compare as compare
     from swivel.vectors.formats import export as export
     from swivel.vectors.formats import load as load
 
@@ -56,7 +56,7 @@ _HOMES = {
     "Vectors": "swivel.vectors",
     "Vocabulary": "swivel.corpus.vocabulary",
     "add": "swivel.pipeline.add",
-    "compare": "swivel.vectors.compare",
+    "compare": "swivel.vectors.comparison",
     "count": "swivel.pipeline.count",
     "evaluate": "swivel.evaluation",
     "evaluate_ranking": "swivel.evaluation",

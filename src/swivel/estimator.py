@@ -19,9 +19,9 @@ from swivel.pipeline.sparse_fit import fit_sparse
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT
 from swivel.vectors import Vectors
+from swivel.vectors.column_ranking import ColumnRanking, drop_zeros
 from swivel.vectors.formats import open_vectors
-from swivel.vectors.ranking import ColumnRanking, drop_zeros
-from swivel.vectors.texts import SMOOTHING
+from swivel.vectors.text_encoder import SMOOTHING
 
 try:
     from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin

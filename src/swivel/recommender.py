@@ -17,8 +17,8 @@ from swivel.counts import Matrix, as_matrix
 from swivel.errors import ConfigError
 from swivel.evaluation.table_ranking import RankingReport, evaluate_ranking
 from swivel.vectors import Neighbor, Vectors, VectorTable
+from swivel.vectors.column_ranking import ColumnRanking, drop_zeros
 from swivel.vectors.formats import as_vectors
-from swivel.vectors.ranking import ColumnRanking, drop_zeros
 from swivel.vectors.search import Floats
 from swivel.vectors.trained_matrix import find_matrix
 
@@ -81,7 +81,7 @@ class Recommender:
         self.ranking = ColumnRanking(self._columns.values, self._sums, len(self.vectors), popularity)
 
     def _need_table(self) -> tuple[VectorTable, NDArray[np.float64]]:
-        columns = self.vectors.contents.columns
+        columns = self.vectors.column_table
         if columns is None or columns.sums is None or self.vectors.row_sums is None:
             raise ConfigError("these vectors have no columns: pass vectors or a folder written by swivel train")
         if self.matrix is not None and not self._has_labels_of(self.matrix):
@@ -115,9 +115,7 @@ class Recommender:
             Function that returns whether a column may be recommended.
         """
         counts = self._counts_of(row, is_needed=exclude_seen)
-        vector = (
-            self.vectors.rows[[self.vectors.contents.find_row(row)]] if isinstance(row, str) else self.fold_in(counts)
-        )
+        vector = self.vectors.rows[[self.vectors.find_row(row)]] if isinstance(row, str) else self.fold_in(counts)
         names = self._columns.vocabulary.tokens
         is_hidden = None if filter is None else np.array([not filter(name) for name in names])
         ids, scores = self.ranking.find_best(vector, count, seen=counts if exclude_seen else None, is_hidden=is_hidden)
@@ -162,7 +160,7 @@ class Recommender:
         if rows is None:
             return self.ranking.find_best(self.vectors.rows, count, seen=self._seen if exclude_seen else None)
 
-        ids = [self.vectors.contents.find_row(row) for row in rows]
+        ids = [self.vectors.find_row(row) for row in rows]
         return self.ranking.find_best(self.vectors.rows[ids], count, seen=self._seen[ids] if exclude_seen else None)
 
     def similar(self, column: str, count: int = 10) -> list[Neighbor]:
@@ -185,7 +183,7 @@ class Recommender:
         if kind not in KINDS:
             raise ConfigError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
         vocabulary = self._columns.vocabulary
-        row_id = self.vectors.contents.find_row(row)
+        row_id = self.vectors.find_row(row)
         ids = np.arange(len(vocabulary))
         if columns is not None:
             ids = np.array([vocabulary.id(name, kind="columns") for name in columns], np.int64)
@@ -256,7 +254,7 @@ class Recommender:
         """Return the counts of a known or new row, of shape (1, n_columns); no counts if they are not known."""
         size = len(self._columns.vocabulary)
         if isinstance(row, str):
-            row_id = self.vectors.contents.find_row(row)
+            row_id = self.vectors.find_row(row)
             if self.matrix is not None:
                 return self._seen[[row_id]]
             if is_needed:

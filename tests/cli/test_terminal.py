@@ -30,7 +30,7 @@ from swivel.errors import SwivelWarning
 from swivel.runtime.control_characters import escape_controls
 from swivel.runtime.progress import warnings_as_messages
 from swivel.vectors import Neighbor, Vectors, VectorTable
-from swivel.vectors.compare import compare
+from swivel.vectors.comparison import compare
 
 COMMAND = [sys.executable, "-m", "swivel"]
 FORGED = "b\x1b[31m\r\nerror: forged\x9b"

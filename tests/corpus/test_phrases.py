@@ -12,10 +12,11 @@ import pytest
 from click.testing import CliRunner
 
 import swivel
+from fuzz.tokenizer_reference import split_units
 from message_recorder import MessageRecorder
 from swivel.cli.main import cli
 from swivel.config import CorpusConfig
-from swivel.corpus import encode_corpus, joined_corpus, split_units
+from swivel.corpus import encode_corpus, joined_corpus
 from swivel.corpus.text_numbers import TextNumbering
 from swivel.corpus.vocabulary import BREAK, Vocabulary
 from swivel.errors import ConfigError, FolderExists, SwivelError

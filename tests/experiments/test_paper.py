@@ -28,8 +28,8 @@ from experiments.paper import (
 )
 from experiments.paper_report import Results
 from experiments.stages import MEASURES
+from fuzz.tokenizer_reference import split_units
 from swivel.config import CorpusConfig
-from swivel.corpus import split_units
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import open_matrix
 from swivel.errors import ConfigError, CorpusError, EvaluationError, FolderExists, StorageError

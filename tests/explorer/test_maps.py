@@ -31,7 +31,7 @@ from swivel.explorer.projection import Show, find_clusters, fit_to_frame, reduce
 from swivel.explorer.word_map import WordMap, make_map
 from swivel.reports.plots import plot_map
 from swivel.vectors import Vectors, VectorTable
-from swivel.vectors.layout import place_points, weigh_labels
+from swivel.vectors.label_placement import place_points, weigh_labels
 
 
 def ignore(points: projection.Floats) -> None:

@@ -277,10 +277,11 @@ def test_the_page_is_complete_small_and_makes_no_other_requests(client: TestClie
 
 def test_saved_vectors_that_are_neither_w_nor_w_plus_c_are_a_separate_view() -> None:
     vectors = make_vectors()
-    contents = vectors.contents
-    other = type(vectors)(contents.rows, contents.columns, vectors=contents.rows.values * 2, columns_per_row=1)
+    rows = vectors.row_table
+    columns = vectors.column_table
+    other = type(vectors)(rows, columns, vectors=rows.values * 2, columns_per_row=1)
     assert list(VectorSet("x", other).views) == ["saved", "w", "c", "w+c"]
-    rows_alone = type(vectors)(contents.rows, contents.columns)
+    rows_alone = type(vectors)(rows, columns)
     assert list(VectorSet("x", rows_alone).views) == ["w", "c"]
 
 

@@ -81,11 +81,11 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_matrix_of_the_same_run_is_found(tmp_path: Path) -> None:
     from swivel.storage import create_folder
-    from swivel.vectors.folder import STAGE, write_contents
+    from swivel.vectors.folder import STAGE, write_vectors
 
     matrix = build_matrix(tmp_path / "run" / "matrix")
     with create_folder(tmp_path / "run" / "vectors", STAGE) as folder:
-        write_contents(folder, make_vectors().contents, config={}, inputs={"matrix": matrix.fingerprint})
+        write_vectors(folder, make_vectors(), config={}, inputs={"matrix": matrix.fingerprint})
     vector_set = open_set(tmp_path / "run")
     assert (vector_set.name, vector_set.count("king", "queen")) == ("run", 7)
     make_vectors().save(tmp_path / "other" / "vectors")
@@ -95,11 +95,11 @@ def test_the_matrix_of_the_same_run_is_found(tmp_path: Path) -> None:
 
 def test_a_damaged_or_foreign_matrix_beside_the_vectors_is_ignored(tmp_path: Path) -> None:
     from swivel.storage import create_folder
-    from swivel.vectors.folder import STAGE, write_contents
+    from swivel.vectors.folder import STAGE, write_vectors
 
     build_matrix(tmp_path / "matrix")
     with create_folder(tmp_path / "vectors", STAGE) as folder:
-        write_contents(folder, make_vectors().contents, config={}, inputs={"matrix": "another"})
+        write_vectors(folder, make_vectors(), config={}, inputs={"matrix": "another"})
     assert open_set(tmp_path).matrix is None
     (tmp_path / "matrix" / "manifest.json").write_text("{")
     assert open_set(tmp_path).matrix is None

@@ -92,8 +92,8 @@ def test_new_words_follow_by_decreasing_count(
     words = sorted(NEW, key=lambda word: -seen.count(word))
     assert list(new.vocabulary.tokens[len(old) :]) == words
     assert new.vocabulary.counts[len(old) :].tolist() == [seen.count(word) for word in words]
-    assert new.contents.columns is not None
-    assert len(new.contents.columns.vocabulary) == len(new) * new.columns_per_row
+    assert new.column_table is not None
+    assert len(new.column_table.vocabulary) == len(new) * new.columns_per_row
 
 
 @RECIPES

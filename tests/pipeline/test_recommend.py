@@ -19,7 +19,7 @@ from swivel.counts import open_matrix
 from swivel.errors import ConfigError, UnknownToken
 from swivel.estimator import SwivelEmbedding
 from swivel.recommender import Recommender
-from swivel.vectors.ranking import ColumnRanking, default_popularity
+from swivel.vectors.column_ranking import ColumnRanking, default_popularity
 from swivel.vectors.top_columns import TopColumns
 
 GROUPS = 4
@@ -229,8 +229,8 @@ def test_what_is_missing_or_wrong_is_said(recommender: Recommender, table: swive
     with pytest.raises(ConfigError, match="matrix has other rows"):
         Recommender(recommender.vectors, swivel.import_counts([("a", "b", 1)]))
     with pytest.raises(ConfigError, match="have no columns"):
-        Recommender(swivel.Vectors(recommender.vectors.contents.rows))
-    copy = swivel.Vectors(recommender.vectors.contents.rows, recommender.vectors.contents.columns)
+        Recommender(swivel.Vectors(recommender.vectors.row_table))
+    copy = swivel.Vectors(recommender.vectors.row_table, recommender.vectors.column_table)
     with pytest.raises(ConfigError, match="no settings to fold rows in with"):
         Recommender(copy).recommend({"c1": 1})
 

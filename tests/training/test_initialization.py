@@ -31,7 +31,7 @@ from swivel.training.objective import Objective, loss_and_gradient
 from swivel.training.schedule import default_epochs
 from swivel.training.warm_start import add_new_words
 from swivel.vectors import Vectors, VectorTable, load
-from swivel.vectors.folder import fingerprint_contents
+from swivel.vectors.vector_table import fingerprint_vectors
 
 DIM = 8
 QUICK: dict[str, Any] = {"backend": "cpu", "dtype": "float32", "zeros": "all", "block_size": 16}
@@ -137,10 +137,10 @@ def test_warm_start_takes_a_third_of_the_epochs_but_at_least_one() -> None:
 
 def test_fingerprint_depends_on_labels_rows_and_columns() -> None:
     vectors = make_vectors("tea milk")
-    assert fingerprint_contents(vectors.contents) == fingerprint_contents(make_vectors("tea milk").contents)
+    assert vectors.fingerprint == make_vectors("tea milk").fingerprint
     others = [make_vectors("tea rum"), make_vectors("tea milk", seed=2)]
-    others.append(Vectors(vectors.contents.rows, make_vectors("tea milk", seed=2).contents.columns, columns_per_row=1))
-    assert len({fingerprint_contents(each.contents) for each in (vectors, *others)}) == 4
+    others.append(Vectors(vectors.row_table, make_vectors("tea milk", seed=2).column_table, columns_per_row=1))
+    assert len({each.fingerprint for each in (vectors, *others)}) == 4
 
 
 # New words
@@ -212,7 +212,7 @@ def test_word_without_counts_with_old_words_starts_from_a_random_vector(tmp_path
 
 
 def test_vectors_without_columns_are_rejected() -> None:
-    lone = Vectors(make_vectors("tea milk").contents.rows)
+    lone = Vectors(make_vectors("tea milk").row_table)
     with pytest.raises(ConfigError, match="init has no column vectors; pass a folder written by `swivel train`"):
         find_start(make_labels("tea"), lone, TrainConfig(dim=4))
 
@@ -295,7 +295,7 @@ def test_init_is_part_of_the_provenance(trained: Path, tmp_path: Path) -> None:
 
     assert (tmp_path / "warm" / "manifest.json").stat().st_mtime_ns == before
     assert (again.vectors == first.vectors).all()
-    assert read_manifest(tmp_path / "warm").inputs["init"] == fingerprint_contents(old.contents)
+    assert read_manifest(tmp_path / "warm").inputs["init"] == fingerprint_vectors(old.row_table, old.column_table)
 
     cold: dict[str, Any] = settings | {"learning_rate": 0.1, "accumulator_decay": 1.0, "updates_per_vector": 480}
     with pytest.raises(FolderExists, match="finished already from other inputs"):

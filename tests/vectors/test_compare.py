@@ -17,7 +17,7 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix
 from swivel.errors import ConfigError
 from swivel.vectors import Vectors, VectorTable
-from swivel.vectors.compare import ModelComparison, compare, running_middle
+from swivel.vectors.comparison import ModelComparison, compare, running_middle
 
 WORDS = 400
 DIM = 12

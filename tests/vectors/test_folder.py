@@ -21,8 +21,8 @@ from swivel.storage import FolderWriter, create_folder, read_manifest
 from swivel.storage.safetensors import map_tensors
 from swivel.vectors import Vectors, VectorTable, combine, combine_vectors, load
 from swivel.vectors.combine import find_main_axes
-from swivel.vectors.folder import TENSORS, write_contents
-from swivel.vectors.formats.safetensors import read_tensors
+from swivel.vectors.folder import TENSORS, write_vectors
+from swivel.vectors.formats.safetensors_file import read_tensors
 from swivel.vectors.search import scale_to_unit
 
 
@@ -221,7 +221,7 @@ def test_the_safetensors_library_reads_the_file(tmp_path: Path) -> None:
 
 def write_model(folder: FolderWriter) -> dict[str, Any]:
     """Write the model and return its facts, so that a test can write another manifest."""
-    write_contents(folder, make_model().contents)
+    write_vectors(folder, make_model())
     return dict(read_manifest(folder.path).facts)
 
 

@@ -160,10 +160,10 @@ def test_ngrams_are_saved_copied_and_rotated_with_the_vectors(planted: Vectors, 
 
 def test_a_folder_without_the_settings_of_its_ngrams_is_damaged(planted: Vectors, tmp_path: Path) -> None:
     from swivel.storage import create_folder, read_manifest
-    from swivel.vectors.folder import write_contents
+    from swivel.vectors.folder import write_vectors
 
     with create_folder(tmp_path / "v", "vectors") as folder:
-        write_contents(folder, planted.with_subwords().contents)
+        write_vectors(folder, planted.with_subwords())
         facts = dict(read_manifest(folder.path).facts)
         del facts["subwords"]
         folder.finish(config={}, inputs={}, facts=facts)
@@ -277,9 +277,9 @@ def test_memory_for_indexing_is_about_the_estimate(planted: Vectors) -> None:
     kept, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(index.scales) == len(words)
-    needs = subwords.estimate_memory(words, 100)
-    assert 0.5 * needs.indexing < peak < 1.5 * needs.indexing
-    assert kept < needs.fitting
+    indexing, fitting = subwords.estimate_memory(words, 100)
+    assert 0.5 * indexing < peak < 1.5 * indexing
+    assert kept < fitting
 
 
 def test_ngrams_are_not_fitted_into_too_little_memory(planted: Vectors, monkeypatch: pytest.MonkeyPatch) -> None:

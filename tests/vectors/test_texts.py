@@ -18,13 +18,13 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
 import swivel
+from fuzz.tokenizer_reference import split_units
 from swivel.cli.main import cli
 from swivel.config import CorpusConfig
 from swivel.corpus.text_numbers import TextNumbering
-from swivel.corpus.tokenizer_reference import split_units
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, CorpusError, FolderExists, StorageError, SwivelWarning
-from swivel.vectors import Vectors, VectorTable, texts
+from swivel.vectors import Vectors, VectorTable, text_encoder
 from swivel.vectors.formats import export
 
 WORDS = ["the", "cat", "sat", "don't", "naïve", "中文", "state-of-the-art", "mat"]
@@ -77,9 +77,11 @@ def test_the_numbers_of_texts_are_those_of_the_plain_tokenizer(
 def test_a_vector_is_the_weighted_mean_without_the_common_components(
     smoothing: float, components: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(texts, "TEXTS_PER_BATCH", 4)
+    monkeypatch.setattr(text_encoder, "TEXTS_PER_BATCH", 4)
     vectors = make()
-    common = texts.find_common_components(vectors, texts.weigh_words(vectors.vocabulary.counts, smoothing), components)
+    common = text_encoder.find_common_components(
+        vectors, text_encoder.weigh_words(vectors.vocabulary.counts, smoothing), components
+    )
     assert np.allclose(common @ common.T, np.eye(components), atol=1e-5)
 
     encoded = vectors.encode(iter(TEXTS), smoothing=smoothing, components=components, threads=threads)
@@ -91,8 +93,8 @@ def test_a_vector_is_the_weighted_mean_without_the_common_components(
 
 def test_the_common_component_is_that_of_random_texts() -> None:
     vectors = make()
-    weights = texts.weigh_words(vectors.vocabulary.counts, 0.1)
-    common = texts.find_common_components(vectors, weights, 1)[0]
+    weights = text_encoder.weigh_words(vectors.vocabulary.counts, 0.1)
+    common = text_encoder.find_common_components(vectors, weights, 1)[0]
 
     rng = np.random.default_rng(3)
     shares = vectors.vocabulary.counts / vectors.vocabulary.counts.sum()
@@ -107,7 +109,7 @@ def test_the_random_texts_have_ten_words(variance: float, expected: list[float])
     """The mean of n words (1, s) or (1, -s), drawn with the same probability, has the second moments 1 and s^2 / n."""
     values = np.array([[1, variance**0.5], [1, -(variance**0.5)]], np.float32)
     vectors = Vectors(VectorTable(Vocabulary(["a", "b"], [1, 1]), values))
-    common = texts.find_common_components(vectors, np.ones(2, np.float32), 1)
+    common = text_encoder.find_common_components(vectors, np.ones(2, np.float32), 1)
     assert np.allclose(np.abs(common), [expected], atol=1e-5)
 
 
@@ -164,10 +166,10 @@ def test_texts_are_split_as_the_training_was(tmp_path: Path) -> None:
     trained = swivel.run(["Red_Wine a b", "a b Red_Wine"] * 5, tmp_path, tokenizer="whitespace", lowercase=False, dim=2)
     assert np.allclose(trained.encode(["Red_Wine!", "x Red_Wine"], components=0)[0], 0)
     assert trained.encode(["Red_Wine!", "x Red_Wine"], components=0)[1].any()
-    assert texts.find_tokenizer(make(["new york", "Oil"], None)) == CorpusConfig(
+    assert text_encoder.find_tokenizer(make(["new york", "Oil"], None)) == CorpusConfig(
         tokenizer="whitespace", lowercase=False
     )
-    assert texts.find_tokenizer(make()) == CorpusConfig()
+    assert text_encoder.find_tokenizer(make()) == CorpusConfig()
 
 
 def test_copies_split_texts_as_the_training_did_after_its_folder_is_gone(tmp_path: Path) -> None:

@@ -430,7 +430,7 @@ def test_copies_and_pickles_are_equal_and_read_only(tmp_path: Path, duplicate: C
         assert made.vectors.tobytes() == vectors.vectors.tobytes()
         assert made.path == vectors.path
         assert not made.vectors.flags.writeable and not made.vocabulary.counts.flags.writeable
-        assert (made.contents.vectors is made.contents.rows.values) is (vectors.column_vocabulary is None)
+        assert (made.vectors is made.row_table.values) is (vectors.column_vocabulary is None)
         if vectors.column_vocabulary is not None:
             assert made.score("word1", "word2") == vectors.score("word1", "word2")
 

@@ -16,8 +16,7 @@ from swivel.cli.terminal import print_result, shown
 from swivel.runtime.options import RunOptions
 from swivel.storage import read_manifest
 from swivel.storage.overlap import refuse_overlap
-from swivel.vectors import Vectors
-from swivel.vectors import compare as comparison
+from swivel.vectors import Vectors, comparison
 from swivel.vectors.formats import find_vectors
 
 MIN_WIDTH = 40

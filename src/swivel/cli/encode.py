@@ -18,7 +18,7 @@ from swivel.runtime.options import RunOptions
 from swivel.storage import create_file
 from swivel.storage.npy import write_array
 from swivel.storage.overlap import check_output_file
-from swivel.vectors.texts import SMOOTHING, find_tokenizer
+from swivel.vectors.text_encoder import SMOOTHING, find_tokenizer
 
 
 @cli.command(cls=Command)

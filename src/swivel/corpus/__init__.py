@@ -1,8 +1,7 @@
 """Text to token ids: sources, tokenizers and vocabulary.
 
 `encode_corpus` reads paths, globs, standard input or iterables and returns an `EncodedCorpus`. The vocabulary is chosen
-from its counts, and `counts.cooccurrence` counts its ids. `split_units` is the same tokenizer in plain Python, which
-the tests compare with the compiled one.
+from its counts, and `counts.cooccurrence` counts its ids.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from swivel.corpus.sources import (
     text_size,
 )
 from swivel.corpus.streams import PIECE_BYTES, open_streams
-from swivel.corpus.tokenizer_reference import split_units
 from swivel.corpus.vocabulary import BREAK, GAP
 from swivel.runtime.child_process import call_in_process, can_start_processes
 from swivel.runtime.progress import SILENT, Progress
@@ -50,7 +48,6 @@ __all__ = [
     "list_paths",
     "local_files",
     "read_in_process",
-    "split_units",
     "text_size",
     "to_facts",
 ]

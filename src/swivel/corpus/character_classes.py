@@ -1,7 +1,7 @@
 """Character classes of the tokenizers.
 
-This is the single definition for both tokenizers: the reference (`tokenizer_reference`) classifies one character at a
-time, and the compiled tokenizer reads the tables of `build_rules`.
+This is the single definition for both tokenizers: the compiled one reads the tables of `build_rules`, and the reference
+that tests compare it with (`fuzz/tokenizer_reference.py`) classifies one character at a time.
 """
 
 from __future__ import annotations

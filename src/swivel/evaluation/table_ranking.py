@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.errors import ConfigError
-from swivel.vectors.ranking import drop_zeros
+from swivel.vectors.column_ranking import drop_zeros
 from swivel.vectors.search import best_of_each
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from swivel.explorer.projection import (
 from swivel.runtime.child_process import call_in_process, can_start_processes
 from swivel.runtime.progress import SilentProgress
 from swivel.storage import fingerprint, open_array, write_file
-from swivel.vectors.layout import weigh_labels
+from swivel.vectors.label_placement import weigh_labels
 
 Compute = Callable[[Floats, Show], Floats]
 

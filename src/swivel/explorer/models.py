@@ -21,7 +21,7 @@ from swivel.errors import ConfigError
 from swivel.explorer.spelling import Speller
 from swivel.vectors import Vectors, VectorTable, combine_vectors
 from swivel.vectors.formats import find_vectors, open_vectors
-from swivel.vectors.layout import weigh_labels
+from swivel.vectors.label_placement import weigh_labels
 from swivel.vectors.trained_matrix import find_matrix
 
 _EXAMPLE_RANKS = (100, 200, 300, 500, 800, 1_200, 1_800, 2_700)  # The most telling word between two of them is shown.
@@ -132,11 +132,11 @@ class VectorSet:
 def _list_views(vectors: Vectors) -> list[View]:
     """Return the views of vectors, the saved vectors first; w or w + c replaces them if it is the same."""
     saved = View("saved", "as saved", lambda: vectors)
-    columns = vectors.contents.columns
+    columns = vectors.column_table
     if columns is None:
         return [saved]
 
-    views = [View("w", "w", lambda: Vectors(vectors.contents.rows)), View("c", "c", lambda: Vectors(columns))]
+    views = [View("w", "w", lambda: Vectors(vectors.row_table)), View("c", "c", lambda: Vectors(columns))]
     if vectors.columns_per_row:
         views.append(View("w+c", "w + c", lambda: Vectors(_sum_sides(vectors))))
 

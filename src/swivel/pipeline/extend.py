@@ -45,7 +45,7 @@ from swivel.runtime.progress import Progress, track
 from swivel.storage import create_folder, fingerprint, scratch_folder
 from swivel.storage.output_folder import output_folder
 from swivel.vectors import Vectors, VectorTable, combine_vectors, load, recover_axes
-from swivel.vectors.folder import write_contents
+from swivel.vectors.folder import write_vectors
 from swivel.vectors.formats import as_vectors
 from swivel.vectors.subwords import blend, unblend
 
@@ -155,7 +155,7 @@ def extend(
             with scratch_folder(path) as scratch:
                 counts = _count_words(trained, texts, counting, listed, scratch, options)
             result = _add_words(trained, counts, counting, options)
-            write_contents(writer, result.contents, config=config, inputs=inputs, facts=to_facts(digests))
+            write_vectors(writer, result, config=config, inputs=inputs, facts=to_facts(digests))
         return load(path)
 
 
@@ -171,7 +171,7 @@ def _open_trained(vectors: Vectors | str | Path) -> TrainedModel:
             f"{name}: no record of how rows and columns were trained and combined; pass the result of a training"
         )
 
-    columns = loaded.contents.columns
+    columns = loaded.column_table
     if columns is None or columns.sums is None or loaded.row_sums is None:
         raise ConfigError(f"{name}: has no columns or no sums of rows and columns; pass the result of a training")
     if loaded.columns_per_row == 0:

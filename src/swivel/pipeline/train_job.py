@@ -28,7 +28,7 @@ from swivel.training.initialization import WarmStart, find_start
 from swivel.training.loop import TrainingResult, train_matrix
 from swivel.training.warm_start import add_new_words
 from swivel.vectors import Vectors
-from swivel.vectors.folder import write_contents
+from swivel.vectors.folder import write_vectors
 from swivel.vectors.subwords import NgramIndex, add_subwords, estimate_memory, index_ngrams, needs_ngrams
 
 
@@ -175,7 +175,7 @@ def finish_vectors(
     result = _combine(job, trained, sides, index)
     if folder is not None:
         report.begin(result, job.matrix, folder.path)
-        write_contents(folder, result.contents, **provenance)
+        write_vectors(folder, result, **provenance)
         remove_checkpoints(folder.path)
     return result
 

@@ -22,7 +22,7 @@ from swivel.evaluation import AnalogyResult, EvaluationConfig, read_bundled, sco
 from swivel.reports.plots import FitBucket, NormBucket, Norms
 from swivel.training.objective import Objective, column_offsets, observed_losses, observed_targets, row_offsets
 from swivel.vectors import Neighbor, Vectors, VectorTable
-from swivel.vectors.layout import place_points, weigh_labels
+from swivel.vectors.label_placement import place_points, weigh_labels
 from swivel.vectors.search import scale_to_unit
 
 Doubles = NDArray[np.float64]

@@ -20,7 +20,7 @@ from swivel.counts import Matrix
 from swivel.errors import ConfigError
 from swivel.runtime.parallel import run_in_chunks
 from swivel.vectors import Vectors, VectorTable
-from swivel.vectors.folder import fingerprint_contents
+from swivel.vectors.vector_table import fingerprint_vectors
 
 Array = NDArray[np.float32]
 Ids = NDArray[np.int64]
@@ -49,8 +49,8 @@ def find_start(matrix: Matrix, vectors: Vectors, config: TrainConfig) -> WarmSta
     ConfigError
         The vectors have no columns, other columns than the matrix, another `dim`, or no label in common with it.
     """
-    rows = vectors.contents.rows
-    columns = vectors.contents.columns
+    rows = vectors.row_table
+    columns = vectors.column_table
     if columns is None:
         raise ConfigError("init has no column vectors; pass a folder written by `swivel train`")
     if vectors.columns_per_row != matrix.columns_per_row:
@@ -70,7 +70,7 @@ def find_start(matrix: Matrix, vectors: Vectors, config: TrainConfig) -> WarmSta
             f"init has no words in common with the matrix: its first word is {rows.vocabulary[0]!r}, that of the "
             f"matrix is {matrix.rows[0]!r}"
         )
-    return WarmStart((row_ids, column_ids), (row_vectors, column_vectors), fingerprint_contents(vectors.contents))
+    return WarmStart((row_ids, column_ids), (row_vectors, column_vectors), fingerprint_vectors(rows, columns))
 
 
 def _describe(columns_per_row: int) -> str:

@@ -6,8 +6,8 @@
 from swivel.vectors.align import find_rotation, shared_words
 from swivel.vectors.combine import combine_vectors, recover_axes
 from swivel.vectors.expressions import Expression, parse_expression
-from swivel.vectors.folder import VectorTable
 from swivel.vectors.subwords import Guess, Subwords
+from swivel.vectors.vector_table import VectorTable
 from swivel.vectors.vectors import Neighbor, Vectors, load
 
 __all__ = [

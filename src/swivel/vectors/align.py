@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,9 @@ from numpy.typing import NDArray
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError
 from swivel.vectors.search import Floats
+
+if TYPE_CHECKING:
+    from swivel.vectors.vectors import Vectors
 
 _CHUNK_ROWS = 16_384
 
@@ -32,9 +36,9 @@ def find_rotation(source: Floats, target: Floats) -> NDArray[np.float64]:
         piece = slice(start, start + _CHUNK_ROWS)
         product += source[piece].astype(np.float64).T @ target[piece].astype(np.float64)
 
-    left, _, right = np.linalg.svd(product)
-    # R = U V' of the SVD; + 0.0 turns -0.0 into 0.0.
-    return np.asarray(left @ right) + 0.0
+    u, _, v_transposed = np.linalg.svd(product)
+    # R = U V' of the SVD U S V'; + 0.0 turns -0.0 into 0.0.
+    return np.asarray(u @ v_transposed) + 0.0
 
 
 def shared_words(a: Vocabulary, b: Vocabulary) -> list[str]:
@@ -47,14 +51,21 @@ def shared_words(a: Vocabulary, b: Vocabulary) -> list[str]:
     return [word for _, _, word in sorted(both)]
 
 
-def choose_anchors(a: Vocabulary, b: Vocabulary, words: Sequence[str] | int | None) -> list[str]:
-    """Return the words used to fit the rotation: the words given, the N most frequent shared ones, or all shared."""
+def fit_rotation(source: Vectors, target: Vectors, words: Sequence[str] | int | None) -> NDArray[np.float64]:
+    """Return the rotation of one model to another, fitted to words, the N most frequent shared ones, or all shared."""
+    if source.dim != target.dim:
+        raise ConfigError(
+            f"cannot align vectors of {source.dim} and {target.dim} dimensions: train both with the same dim"
+        )
     if isinstance(words, (str, bool)) or (isinstance(words, int) and words < 1):
         raise ConfigError(f"words must be a list of words or a positive number of most frequent words, got {words!r}")
 
     if words is None or isinstance(words, int):
-        return shared_words(a, b)[:words]
-
-    for word in words:
-        a.id(word), b.id(word)  # raises UnknownToken if a vocabulary does not have the word
-    return list(words)
+        words = shared_words(source.vocabulary, target.vocabulary)[:words]
+    source_rows = source.unit_vectors[source.find_rows(words)]
+    target_rows = target.unit_vectors[target.find_rows(words)]
+    if len(words) < source.dim:
+        raise ConfigError(
+            f"{len(words):,} words do not determine a rotation in {source.dim} dimensions: use more words"
+        )
+    return find_rotation(source_rows, target_rows)

@@ -113,6 +113,7 @@ def _gram(
     gram = np.zeros((width, width))
     right = np.zeros((width, vectors.shape[1]))
 
+    # In float64: the eigenvalues of X'X are squares, and float32 would lose the small half of them.
     for start in range(0, common, _CHUNK_ROWS):
         piece = slice(start, min(start + _CHUNK_ROWS, common))
         chunk = _concatenate_parts(rows[piece], parts[piece], config).astype(np.float64)
@@ -153,6 +154,7 @@ def _combine_on_device(rows: Floats, parts: Floats, config: VectorsConfig, devic
     """Return the projection onto the principal axes of the most frequent rows, with all products on a torch device."""
     import torch
 
+    # The same as `_gram` and `_project`; torch divides and adds in another order, so the last bits differ.
     def scaled(values: torch.Tensor, weight: float) -> torch.Tensor:
         """Return vectors of length `weight`, side by side; vectors of zeros stay zero."""
         lengths = values.norm(dim=-1, keepdim=True)

@@ -1,15 +1,19 @@
-"""Word arithmetic written as text, such as `king - man + woman`."""
+"""Queries: a token, a vector, or word arithmetic written as text, such as `king - man + woman`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from swivel.errors import ConfigError
+from swivel.vectors.search import Floats
+
+if TYPE_CHECKING:
+    from swivel.vectors.vectors import Vectors
 
 Query = str | Iterable[str] | NDArray[Any]
 
@@ -58,9 +62,43 @@ def as_tokens(query: Query) -> tuple[str, ...] | None:
     return tokens if all(isinstance(token, str) for token in tokens) else None
 
 
-def need_tokens(words: str | Iterable[str]) -> tuple[str, ...]:
-    """Return the tokens to subtract; raise ConfigError for a vector."""
-    tokens = as_tokens(words)
-    if tokens is None:
-        raise ConfigError(f"minus must be tokens, got {words!r}: subtract a vector from the query instead")
-    return tokens
+def resolve_query(
+    vectors: Vectors, query: Query, minus: str | Iterable[str] = ()
+) -> tuple[Floats, list[int], list[int]]:
+    """Return the vector of a query, the ids of the tokens that it adds, and of those that it subtracts."""
+    subtracted = as_tokens(minus)
+    if subtracted is None:
+        raise ConfigError(f"minus must be tokens, got {minus!r}: subtract a vector from the query instead")
+    if isinstance(query, str):
+        number = vectors.vocabulary.ids.get(query)
+        if number is not None and not subtracted:
+            return np.asarray(vectors.unit_vectors[number]), [number], []  # the usual case, quickly
+        if number is None and " " in query:
+            query, negative = parse_expression(query)
+            subtracted += negative
+
+    tokens = as_tokens(query)
+    plus = vectors.find_rows(tokens or ())
+    less = vectors.find_rows(subtracted)
+    total = _check_vector(query, vectors.dim) if tokens is None else vectors.unit_vectors[plus].sum(axis=0)
+    return np.asarray(total - vectors.unit_vectors[less].sum(axis=0)), plus, less
+
+
+def _check_vector(query: Query, dim: int) -> Floats:
+    try:
+        vector = np.array(query, np.float32)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"a query must be a token, several tokens or a vector: {error}") from error
+    if vector.shape != (dim,):
+        raise ConfigError(f"a query vector must have shape ({dim},), got {vector.shape}")
+    if not np.isfinite(vector).all():
+        raise ConfigError("a query vector must be finite")
+    return vector
+
+
+def explain_zero(vectors: Vectors, plus: Sequence[int], less: Sequence[int]) -> ConfigError:
+    """Return the error for a query whose vector is zero."""
+    if len(plus) == 1 and not less:
+        token = vectors.vocabulary[plus[0]]
+        return ConfigError(f"{token!r} has no neighbors: it has no co-occurrences, so its vector is zero")
+    return ConfigError("the query has no neighbors: its vector is zero")

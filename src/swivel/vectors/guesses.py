@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,9 +51,11 @@ class Guesser:
         self._vectors = vectors
         self._words = words
         self._subwords = subwords
-        self._index: _SpellingIndex | None = None  # made for the first guess
+        self._index: _SpellingIndex | None = None
+        # Guards `_index` only: two threads must not make it twice. Afterwards it is read without a lock.
         self._lock = threading.Lock()
 
+    # A lock cannot be pickled, and the index is made again sooner than it is copied.
     def __reduce__(self) -> tuple[Any, ...]:
         return Guesser, (self._vectors, self._words, self._subwords)
 
@@ -81,15 +83,18 @@ class Guesser:
     def _find_corrections(self, words: Sequence[str]) -> Floats:
         import scipy.sparse
 
-        found = self._open_index().find(words)
-        known, places = np.unique(found.words, return_inverse=True)
-        missed = self._vectors[known] - self._subwords.guess([self._words[number] for number in known.tolist()])
+        askers, neighbors, similarities = self._open_index().find(words)
+        neighbor_ids, places = np.unique(neighbors, return_inverse=True)
+        missed = self._vectors[neighbor_ids] - self._subwords.guess(
+            [self._words[number] for number in neighbor_ids.tolist()]
+        )
 
-        weights = found.similarities**_POWER
-        sums = np.bincount(found.askers, weights, len(words))
-        shares = np.asarray(weights / (_DOUBT + sums[found.askers]), np.float32)
-        shape = len(words), len(known)
-        return np.asarray(scipy.sparse.csr_array((shares, (found.askers, places)), shape) @ missed, np.float32)
+        # The correction sum_k s_k^3 r_k / (0.1 + sum_k s_k^3), as a sparse matrix of shares times the residuals r.
+        weights = similarities**_POWER
+        sums = np.bincount(askers, weights, len(words))
+        shares = np.asarray(weights / (_DOUBT + sums[askers]), np.float32)
+        shape = len(words), len(neighbor_ids)
+        return np.asarray(scipy.sparse.csr_array((shares, (askers, places)), shape) @ missed, np.float32)
 
     def _open_index(self) -> _SpellingIndex:
         with self._lock:
@@ -97,14 +102,6 @@ class Guesser:
                 is_used = self._vectors.any(axis=1) & np.isfinite(self._vectors).all(axis=1)
                 self._index = _SpellingIndex(self._words, np.asarray(is_used), self._subwords)
             return self._index
-
-
-class _Found(NamedTuple):
-    """Pairs of asked and known words, by their numbers, with the similarity of their spelling."""
-
-    askers: NDArray[np.int64]
-    words: NDArray[np.int64]
-    similarities: NDArray[np.float64]
 
 
 class _SpellingIndex:
@@ -126,27 +123,32 @@ class _SpellingIndex:
         counts = np.diff(table.indptr)  # of words with an n-gram
 
         self._highest = np.log(max(int(is_used.sum()), 2))
+        # Inverse document frequency log(N / n); an n-gram of too many words gets the weight 0 and is dropped below.
         weights = np.where(counts > _MAX_WORDS, 0.0, self._highest - np.log(np.maximum(counts, 1)))
         self._weights = np.asarray(np.maximum(weights, 0.0), np.float32)
         table.data *= np.repeat(self._weights, counts)
+        # Columns of length 1: a product with another unit vector is a cosine.
         lengths = np.sqrt(np.bincount(table.indices, np.square(table.data), len(words)))
         table.data /= np.asarray(np.maximum(lengths, 1e-9), np.float32)[table.indices]
         table.eliminate_zeros()
         self._table = table
 
-    def find(self, words: Sequence[str]) -> _Found:
-        """Return the known words that are spelled most like each of some words, without the word itself."""
+    def find(self, words: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+        """Return pairs of a word and a known word that is spelled most like it, by number, and their similarities."""
         similar = self._compare(words)
-        askers, found, similarities = [], [], []
+        askers: list[int] = []
+        neighbors: list[int] = []
+        similarities: list[float] = []
         for number, word in enumerate(words):
             row = slice(similar.indptr[number], similar.indptr[number + 1])
-            values, known = similar.data[row], similar.indices[row]
+            values, ids = similar.data[row], similar.indices[row]
+            # One more than needed, because the word itself may be known.
             order = np.argsort(-values, kind="stable")[: _NEIGHBORS + 1].tolist()
-            best = [place for place in order if self._words[known[place]] != word][:_NEIGHBORS]
+            best = [place for place in order if self._words[ids[place]] != word][:_NEIGHBORS]
             askers += [number] * len(best)
-            found += known[best].tolist()
+            neighbors += ids[best].tolist()
             similarities += values[best].tolist()
-        return _Found(np.array(askers, np.int64), np.array(found, np.int64), np.array(similarities, np.float64))
+        return np.array(askers, np.int64), np.array(neighbors, np.int64), np.array(similarities, np.float64)
 
     def _compare(self, words: Sequence[str]) -> scipy.sparse.csr_array:
         """Return the cosines of words (rows) with all known words that share an n-gram with them."""
@@ -161,5 +163,5 @@ class _SpellingIndex:
         owners = np.repeat(np.arange(len(words)), np.diff(starts))
         lengths = np.sqrt(np.bincount(owners, weights**2, len(words)))
         shares = np.asarray(weights / np.maximum(lengths, 1e-9)[owners], np.float32)[is_known]
-        asked = scipy.sparse.csr_array((shares, (owners[is_known], places[is_known])), (len(words), len(self._ngrams)))
-        return asked @ self._table
+        cells = scipy.sparse.csr_array((shares, (owners[is_known], places[is_known])), (len(words), len(self._ngrams)))
+        return cells @ self._table

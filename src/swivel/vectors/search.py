@@ -37,9 +37,9 @@ def scale_and_measure(array: Floats) -> tuple[Floats, NDArray[np.float64]]:
         # float64: the squares of very large or very small float32 values would overflow or underflow in float32.
         chunk = array[rows].astype(np.float64)
         np.sqrt(np.einsum("ij,ij->i", chunk, chunk), out=lengths[rows])
-        found = lengths[rows, None]
+        divisors = lengths[rows, None]
         with np.errstate(invalid="ignore"):  # An infinite value becomes NaN; callers check for it.
-            np.divide(chunk, found, out=chunk, where=found > 0)
+            np.divide(chunk, divisors, out=chunk, where=divisors > 0)
         unit[rows] = chunk
 
     threads = count_cores()
@@ -91,11 +91,12 @@ def best_of_each(scores: Floats, count: int) -> NDArray[np.intp]:
     for member in range(1, members):
         np.maximum(peaks, scores[:, member * groups : (member + 1) * groups], out=peaks)
 
-    chosen = np.argpartition(-peaks, count - 1, axis=1)[:, :count]
-    candidates = (chosen[:, None, :] + groups * np.arange(members)[:, None]).reshape(len(scores), -1)
+    best_groups = np.argpartition(-peaks, count - 1, axis=1)[:, :count]
+    candidates = (best_groups[:, None, :] + groups * np.arange(members)[:, None]).reshape(len(scores), -1)
     rest = np.broadcast_to(np.arange(members * groups, size), (len(scores), size - members * groups))
     candidates = np.concatenate([candidates, rest], axis=1)
 
+    # The members that did not fill a group, at the end, are always candidates.
     values = np.take_along_axis(scores, candidates, axis=1)
     top = np.argpartition(-values, count - 1, axis=1)[:, :count]
     order = np.argsort(-np.take_along_axis(values, top, axis=1), axis=1, kind="stable")
@@ -132,27 +133,27 @@ class _Best:
             floor = np.maximum(floor, lowest)
 
         # Strictly greater: of equal scores the earlier row stays.
-        asked = np.flatnonzero(scores.max(axis=1) > floor)
-        if len(asked):
+        queries = np.flatnonzero(scores.max(axis=1) > floor)
+        if len(queries):
             # np.nonzero on a matrix is five times as slow as np.flatnonzero.
-            better = np.flatnonzero(scores[asked] > floor[asked, None])
+            better = np.flatnonzero(scores[queries] > floor[queries, None])
             which, columns = np.divmod(better, scores.shape[1])
-            self._merge(asked, which, columns + first, scores[asked[which], columns])
+            self._merge(queries, which, columns + first, scores[queries[which], columns])
 
-    def _merge(self, asked: NDArray[np.intp], which: NDArray[np.intp], ids: NDArray[np.intp], scores: Floats) -> None:
-        """Merge new candidates; `which` is the query of each candidate, as an index into `asked`."""
+    def _merge(self, queries: NDArray[np.intp], which: NDArray[np.intp], ids: NDArray[np.intp], scores: Floats) -> None:
+        """Merge new candidates; `which` is the query of each candidate, as an index into `queries`."""
         count = self.scores.shape[1]
-        which = np.concatenate([np.repeat(np.arange(len(asked)), count), which])
-        ids = np.concatenate([self.ids[asked].reshape(-1), ids])
-        scores = np.concatenate([self.scores[asked].reshape(-1), scores])
+        which = np.concatenate([np.repeat(np.arange(len(queries)), count), which])
+        ids = np.concatenate([self.ids[queries].reshape(-1), ids])
+        scores = np.concatenate([self.scores[queries].reshape(-1), scores])
 
         # Sorted by query, then by descending score, then by id; keep the first `count` of each query.
         order = np.lexsort((ids, -scores, which))
-        starts = np.searchsorted(which[order], np.arange(len(asked)))
-        kept = order[starts[:, None] + np.arange(count)]
+        starts = np.searchsorted(which[order], np.arange(len(queries)))
+        best = order[starts[:, None] + np.arange(count)]
 
-        self.ids[asked] = ids[kept]
-        self.scores[asked] = scores[kept]
+        self.ids[queries] = ids[best]
+        self.scores[queries] = scores[best]
 
 
 def best_rows(
@@ -180,12 +181,14 @@ def best_rows(
         scores = buffers[number % 2, : len(queries) * len(block)].reshape(len(queries), len(block))
 
         np.matmul(queries, block.T, out=scores)
+        # Ids are usually few: writing them is faster than a boolean mask over the block.
         scores[:, np.flatnonzero(is_zero[first : first + width])] = -np.inf
         inside = slice(*np.searchsorted(excluded_rows, (first, first + width)))
         scores[excluded_queries[inside], excluded_rows[inside] - first] = -np.inf
 
         return scores
 
+    # BLAS uses all cores for a product, and merging uses one.
     # One thread computes the next block's scores while this one merges a block; two buffers are enough for that.
     blocks = range(-(-len(unit) // width))
     for number, scores in enumerate(map_in_order(score, blocks, threads=1, ahead=2)):

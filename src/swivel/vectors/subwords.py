@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -122,15 +122,15 @@ def _spelling_parts(vectors: Floats, counts: NDArray[np.int64], strength: float)
     return np.asarray(parts[:, None], np.float32)
 
 
-def find_sorted(values: NDArray[np.uint32], asked: NDArray[np.uint32]) -> NDArray[np.int64]:
+def find_sorted(values: NDArray[np.uint32], keys: NDArray[np.uint32]) -> NDArray[np.int64]:
     """Return the positions of some values in an ascending array; -1 for those that are not there.
 
     >>> find_sorted(np.array([3, 5, 9], np.uint32), np.array([9, 4, 10], np.uint32)).tolist()
     [2, -1, -1]
     """
-    places = np.searchsorted(values, asked)
+    places = np.searchsorted(values, keys)
     is_found = places < len(values)
-    is_found[is_found] = values[places[is_found]] == asked[is_found]
+    is_found[is_found] = values[places[is_found]] == keys[is_found]
     return np.where(is_found, places, -1)
 
 
@@ -143,6 +143,7 @@ def sum_rows(table: Floats, places: NDArray[np.int64], starts: NDArray[np.int64]
     import scipy.sparse
 
     is_used = places >= 0
+    # Dropping places of -1 shifts every start by the number of drops before it.
     used_starts = np.concatenate([[0], np.cumsum(is_used)])[starts]
     ones = np.ones(used_starts[-1], np.float32)
     shape = len(starts) - 1, len(table)
@@ -163,17 +164,18 @@ def hash_ngrams(words: Sequence[str], min_n: int, max_n: int) -> tuple[NDArray[n
     lengths = np.array([len(word) + 2 for word in words], np.int64)
     ends = np.repeat(np.cumsum(lengths), lengths)  # of the word of each character
 
-    found = []
+    hashes = []
     owners = []
     owner = np.repeat(np.arange(len(words)), lengths)
     for n in range(min_n, max_n + 1):
         first = np.flatnonzero(np.arange(len(ends)) + n <= ends)
-        found.append(_hash_bytes(data, characters[first], characters[first + n]))
+        hashes.append(_hash_bytes(data, characters[first], characters[first + n]))
         owners.append(owner[first])
 
+    # Hashes are sorted by length so far; the stable sort groups them by word and keeps that order within a word.
     order = np.argsort(np.concatenate(owners), kind="stable")
     starts = np.searchsorted(np.concatenate(owners)[order], np.arange(len(words) + 1))
-    return np.concatenate(found)[order], starts.astype(np.int64)
+    return np.concatenate(hashes)[order], starts.astype(np.int64)
 
 
 def count_ngrams(words: Sequence[str], min_n: int, max_n: int) -> int:
@@ -190,9 +192,11 @@ def _hash_bytes(data: NDArray[np.int8], starts: NDArray[np.int64], stops: NDArra
     """Return the FNV-1a hashes of slices of bytes."""
     hashes = np.full(len(starts), 2_166_136_261, np.uint32)
     longest = int((stops - starts).max(initial=0))
+    # All slices advance by one byte at a time, so the loop is as long as the longest slice.
     for offset in range(longest):
         at = starts + offset
         is_inside = at < stops
+        # int8 -> int32 -> uint32 extends the sign, as in fastText, whose characters are signed.
         value = data[np.where(is_inside, at, 0)].astype(np.int32).view(np.uint32)
         hashes = np.where(is_inside, (hashes ^ value) * np.uint32(16_777_619), hashes)
     return hashes
@@ -291,29 +295,24 @@ def _choose_dtype(entries: int) -> type[np.signedinteger]:
     return np.int32 if entries <= np.iinfo(np.int32).max else np.int64
 
 
-class FitMemory(NamedTuple):
-    """Memory in bytes that n-grams need: while words are indexed, and for the index and the fit afterwards."""
+def estimate_memory(words: Sequence[str], dim: int) -> tuple[int, int]:
+    """Return the bytes that n-grams need: while the words are indexed, and for the index and the fit afterwards.
 
-    indexing: int
-    fitting: int
-
-
-def estimate_memory(words: Sequence[str], dim: int) -> FitMemory:
-    """Return the memory that indexing the n-grams of some words and fitting vectors to them needs.
-
-    >>> estimate_memory(["cat", "dog"], 100).indexing  # 6 n-grams each
+    >>> estimate_memory(["cat", "dog"], 100)[0]  # 6 n-grams each
     576
     """
     entries = count_ngrams(words, MIN_N, MAX_N)
     ngrams = min(entries // _MIN_REPEATS, MAX_NGRAMS)
     arrays = 4 * dim * (_NGRAM_ARRAYS * ngrams + _WORD_ARRAYS * len(words))
-    return FitMemory(_INDEXING_BYTES * entries, _INDEX_BYTES * entries + arrays)
+    return _INDEXING_BYTES * entries, _INDEX_BYTES * entries + arrays
 
 
 def _choose_ngrams(hashes: NDArray[np.uint32], owners: NDArray[np.int32]) -> NDArray[np.uint32]:
     """Return the hashes of the n-grams that occur in most words, ascending, without those of a single word."""
+    # Hash in the upper half, word in the lower half: one sort groups the words of each n-gram.
     pairs = np.sort(hashes.astype(np.uint64) << np.uint64(32) | owners.astype(np.uint64))
-    pairs = pairs[np.diff(pairs, prepend=pairs[:1] + np.uint64(1)) != 0]  # An n-gram may occur twice in a word.
+    # An n-gram may occur twice in a word: count a pair once. The first pair differs from what is prepended.
+    pairs = pairs[np.diff(pairs, prepend=pairs[:1] + np.uint64(1)) != 0]
     ngrams, counts = np.unique((pairs >> np.uint64(32)).astype(np.uint32), return_counts=True)
     order = np.argsort(-counts, kind="stable")[:MAX_NGRAMS]
     return np.sort(ngrams[order[counts[order] >= _MIN_NGRAM_WORDS]])
@@ -330,6 +329,7 @@ def _fit(vectors: Floats, index: NgramIndex, counts: NDArray[np.int64], device: 
     mean = np.asarray(weights @ unit / weights.sum(), np.float32)
     length = float(lengths[is_used].mean())
 
+    # The mean of all words is not an effect of spelling: the regression explains what differs from it.
     unit -= mean
     table, guesses = _solve_where_it_fits(index, unit, weights, device)
     scale = np.float32(length)
@@ -354,24 +354,35 @@ def _solve(index: NgramIndex, targets: Floats, weights: Floats, device: str) -> 
     by the diagonal. Large arrays are reused: new ones would take as long as the arithmetic.
     """
     import torch
+    from torch.nn.functional import embedding_bag
 
     def on_device(array: NDArray[Any]) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(device)
 
-    ngrams_of_words = _Bags(on_device(index.numbers), on_device(index.word_starts))
-    words_of_ngrams = _Bags(on_device(index.owners), on_device(index.ngram_starts))
+    def bag_sums(columns: NDArray[Any], starts: NDArray[Any]) -> Callable[[torch.Tensor], torch.Tensor]:
+        """Return the product with a sparse matrix of ones, whose row n has the columns from starts[n] on."""
+        indices = on_device(columns)
+        offsets = on_device(starts)
+        return lambda table: embedding_bag(indices, table, offsets, mode="sum", include_last_offset=True)
+
+    # S sums the n-grams of each word, S' the words of each n-gram; A = diag(scale) S.
+    sum_ngrams = bag_sums(index.numbers, index.word_starts)
+    sum_words = bag_sums(index.owners, index.ngram_starts)
     scale = on_device(index.scales)[:, None]
     weighted = scale * on_device(weights)[:, None]
-    diagonal = words_of_ngrams.sum(scale * weighted) + _PENALTY
+    diagonal = sum_words(scale * weighted) + _PENALTY
 
-    residual = words_of_ngrams.sum(weighted * on_device(targets))
+    # The start is z = 0, whose residual is A'W targets.
+    residual = sum_words(weighted * on_device(targets))
     table = torch.zeros_like(residual)
     direction = residual / diagonal
     scaled = torch.empty_like(residual)
     energy = torch.mul(residual, direction, out=scaled).sum(0)
 
+    # One step solves along `direction`; `product` is (A'WA + penalty) direction, `energy` residual' M^-1 residual
+    # for the preconditioner M, the diagonal.
     for _ in range(_STEPS):
-        product = words_of_ngrams.sum(ngrams_of_words.sum(direction).mul_(scale * weighted))
+        product = sum_words(sum_ngrams(direction).mul_(scale * weighted))
         product.add_(direction, alpha=_PENALTY)
         step = energy / torch.mul(direction, product, out=scaled).sum(0).clamp_min(1e-30)
         table.addcmul_(direction, step)
@@ -381,18 +392,5 @@ def _solve(index: NgramIndex, targets: Floats, weights: Floats, device: str) -> 
         before, energy = energy, torch.mul(residual, scaled, out=product).sum(0)
         direction.mul_(energy / before.clamp_min(1e-30)).add_(scaled)
 
-    guesses = ngrams_of_words.sum(table).mul_(scale)
+    guesses = sum_ngrams(table).mul_(scale)
     return np.asarray(table.cpu().numpy()), np.asarray(guesses.cpu().numpy())
-
-
-class _Bags(NamedTuple):
-    """A sparse matrix of ones in rows: bag n has the columns from starts[n] to starts[n + 1]."""
-
-    columns: torch.Tensor
-    starts: torch.Tensor
-
-    def sum(self, table: torch.Tensor) -> torch.Tensor:
-        """Return the product with a dense matrix."""
-        from torch.nn.functional import embedding_bag
-
-        return embedding_bag(self.columns, table, self.starts, mode="sum", include_last_offset=True)

@@ -45,6 +45,7 @@ class TopColumns:
         size, dim = columns.shape
         self.count = count
         self.tiles = -(-size // TILE_COLUMNS)
+        # Groups of sqrt(n / k) make the search among n / s maxima as long as that among k s members.
         self.group_size = _round_up(math.isqrt(size // count))
         self.groups = -(-size // (self.tiles * self.group_size))  # of a tile
         self.batch_rows = max(1, min(BATCH_ROWS, MAX_SCORES // size))
@@ -69,16 +70,18 @@ class TopColumns:
         workers = 1 if self.device == "cuda" else count_cores()
 
         def search(worker: int) -> None:
+            # Worker n has the batches n, n + workers, ...: no two write the same rows of `ids` and `scores`.
             # Memory that is allocated for every batch would double the time of the products.
             buffer = torch.empty(self.tiles, self.batch_rows, self._table.shape[1], device=self.device)
             for start in range(worker * self.batch_rows, len(rows), workers * self.batch_rows):
                 part = slice(start, min(start + self.batch_rows, len(rows)))
-                found, values = self._search(rows[part], None if seen is None else seen[part], buffer)
+                columns, values = self._search(rows[part], None if seen is None else seen[part], buffer)
+                # topk returns equal scores in any order; sorting is needed only then.
                 if (values[:, 1:] == values[:, :-1]).any():
-                    order = np.lexsort((found, -values), axis=-1)
-                    found = np.take_along_axis(found, order, axis=1)
+                    order = np.lexsort((columns, -values), axis=-1)
+                    columns = np.take_along_axis(columns, order, axis=1)
                     values = np.take_along_axis(values, order, axis=1)
-                ids[part] = found
+                ids[part] = columns
                 scores[part] = values
 
         with open_torch_pool(workers) as pool:  # Every thread has batches of its own.
@@ -91,6 +94,7 @@ class TopColumns:
 
         batch, dim = rows.shape
         width = self._table.shape[1]
+        # w . c + bias = (w, 1) . (c, bias): the product adds the bias without another read of the scores.
         with_bias = np.ones((batch, dim + 1), np.float32)
         with_bias[:, :dim] = rows
         vectors = torch.from_numpy(with_bias).to(self.device)
@@ -106,11 +110,13 @@ class TopColumns:
 
         # Groups are consecutive columns, so that their scores are read together.
         more = min(self.count + 1, self.tiles * self.groups)  # One more shows whether there are ties at the end.
-        _, chosen = _select(peaks.view(batch, -1), more)
+        _, groups = _select(peaks.view(batch, -1), more)
         members = torch.arange(self.group_size, device=self.device)
-        candidates = (self.group_size * chosen[:, :, None] + members).flatten(1)
+        candidates = (self.group_size * groups[:, :, None] + members).flatten(1)
+        # Place of a score in `buffer`, of shape (tiles, batch_rows, width): the tile of group g is g // groups. Group g
+        # starts at s g in all columns, and the rows of the tiles before it add (batch_rows - 1) width each.
         starts = torch.arange(batch, device=self.device)[:, None] * width
-        starts = starts + (chosen // self.groups) * (self.batch_rows - 1) * width + self.group_size * chosen
+        starts = starts + (groups // self.groups) * (self.batch_rows - 1) * width + self.group_size * groups
         places = (starts[:, :, None] + members).flatten(1)
 
         values, best = _select(buffer.view(-1)[places], more)
@@ -156,8 +162,8 @@ def _select(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
     groups = size // members
     peaks = values[:, : members * groups].reshape(rows, members, groups).amax(1)
-    chosen = peaks.topk(count).indices
-    inside = (chosen[:, None] + groups * torch.arange(members, device=values.device)[:, None]).flatten(1)
+    best_groups = peaks.topk(count).indices
+    inside = (best_groups[:, None] + groups * torch.arange(members, device=values.device)[:, None]).flatten(1)
     rest = torch.arange(members * groups, size, device=values.device).expand(rows, -1)
     places = torch.cat([inside, rest], 1)
     best = values.gather(1, places).topk(count)

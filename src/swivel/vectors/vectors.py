@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,10 +18,10 @@ from swivel.runtime.notebook import draw_html
 from swivel.runtime.options import RunOptions
 from swivel.storage import create_folder
 from swivel.storage.overlap import is_own_folder
-from swivel.vectors import dataframes
-from swivel.vectors.align import choose_anchors, find_rotation
-from swivel.vectors.expressions import Query, as_tokens, need_tokens, parse_expression
-from swivel.vectors.folder import STAGE, Contents, VectorTable, fingerprint_contents, read_contents, write_contents
+from swivel.vectors import pandas_polars
+from swivel.vectors.align import fit_rotation
+from swivel.vectors.expressions import Query, as_tokens, explain_zero, resolve_query
+from swivel.vectors.folder import STAGE, read_vectors, write_vectors
 from swivel.vectors.guesses import Guesser
 from swivel.vectors.search import (
     Floats,
@@ -33,7 +34,8 @@ from swivel.vectors.search import (
     score_3cosmul,
 )
 from swivel.vectors.subwords import Guess, Subwords, fit_subwords
-from swivel.vectors.texts import SMOOTHING, TextEncoder
+from swivel.vectors.text_encoder import SMOOTHING, TextEncoder
+from swivel.vectors.vector_table import VectorTable, check_tables, fingerprint_vectors, freeze_array
 
 METHODS = ("3cosadd", "3cosmul")
 QUERIES_PER_BATCH = 1_024
@@ -89,34 +91,25 @@ class Vectors:
         facts: Mapping[str, Any] | None = None,
     ) -> None:
         is_rows = vectors is None or vectors is rows.values
-        rows = _freeze_table(rows)
-        columns = None if columns is None else _freeze_table(columns)
-        combined = rows.values if vectors is None or is_rows else _freeze(vectors)
-
-        self._contents = Contents(
-            rows,
-            columns,
-            combined,
-            float(shift),
-            int(columns_per_row),
-            subwords,
-            dict(settings or {}),
-            dict(facts or {}),
-        )
-        self._checks: dict[str, Callable[[], None]] = {}  # checksum tests of the tensors not verified yet
+        self._rows = rows.freeze()
+        self._columns = None if columns is None else columns.freeze()
+        self._vectors = self._rows.values if vectors is None or is_rows else freeze_array(vectors)
+        self._subwords = subwords
+        self.shift = float(shift)
+        self.columns_per_row = int(columns_per_row)
+        self.settings = dict(settings or {})
+        self.facts = dict(facts or {})
+        check_tables(self._rows, self._columns, self._vectors, self.columns_per_row, subwords)
 
         self.vocabulary: Vocabulary = rows.vocabulary
         self.column_vocabulary: Vocabulary | None = None if columns is None else columns.vocabulary
-        self.row_sums = rows.sums
-        self.column_sums = None if columns is None else columns.sums
-        self.shift = self._contents.shift
-        self.columns_per_row = self._contents.columns_per_row
-        self.settings = self._contents.settings
-        self.facts = self._contents.facts
+        self.row_sums = self._rows.sums
+        self.column_sums = None if self._columns is None else self._columns.sums
 
-        self._encoders: dict[tuple[float, int, bool], TextEncoder] = {}  # by their settings
         self.path: Path | None = None  # the folder the vectors were loaded from
         self.source: Path | None = None  # the same, or the file of another tool
+        self._checks: dict[str, Callable[[], None]] = {}  # checksum tests of the tensors not verified yet
+        self._encoders: dict[tuple[float, int, bool], TextEncoder] = {}  # by their settings
 
     def trust(self) -> None:
         """Skip the checksums of the folder, because this process has just written it."""
@@ -129,39 +122,44 @@ class Vectors:
                 self._checks[name]()
                 self._checks.pop(name, None)  # Not `del`: another thread may have verified it too.
 
-    @property
-    def contents(self) -> Contents:
-        """Everything that a folder of vectors contains."""
-        self._check("rows", "columns", "vectors", "subwords")
-        return self._contents
-
     @cached_property
     def fingerprint(self) -> str:
         """Digest of the content: that of the files of a folder, or of the labels, rows and columns in memory."""
-        return fingerprint_contents(self.contents)
+        return fingerprint_vectors(self.row_table, self.column_table)
+
+    @property
+    def row_table(self) -> VectorTable:
+        """The trained rows: vocabulary, vectors w, marginals."""
+        self._check("rows")
+        return self._rows
+
+    @property
+    def column_table(self) -> VectorTable | None:
+        """The trained columns: vocabulary, vectors c, marginals; or None."""
+        self._check("columns")
+        return self._columns
 
     @property
     def rows(self) -> Floats:
         """The trained row vectors w, of shape (n_rows, d)."""
-        self._check("rows")
-        return self._contents.rows.values
+        return self.row_table.values
 
     @property
     def columns(self) -> Floats | None:
         """The trained column vectors c, of shape (n_columns, d), or None."""
-        self._check("columns")
-        return None if self._contents.columns is None else self._contents.columns.values
+        columns = self.column_table
+        return None if columns is None else columns.values
 
     @property
     def vectors(self) -> Floats:
         """The vectors that users get, of shape (n_rows, dim), one per token."""
-        self._check("rows" if self._contents.vectors is self._contents.rows.values else "vectors")
-        return self._contents.vectors
+        self._check("rows" if self._vectors is self._rows.values else "vectors")
+        return self._vectors
 
     @property
     def dim(self) -> int:
         """Number of dimensions of a vector."""
-        return int(self._contents.vectors.shape[1])
+        return int(self._vectors.shape[1])
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -183,7 +181,7 @@ class Vectors:
         An UnknownToken error suggests similar spellings.
         """
         if isinstance(token, str):
-            return np.asarray(self.vectors[self._contents.find_row(token)])
+            return np.asarray(self.vectors[self.find_row(token)])
 
         tokens = as_tokens(token)
         if tokens is None:
@@ -191,7 +189,25 @@ class Vectors:
                 f"an index must be a token or a list of tokens, got {type(token).__name__}: the vector of row n is "
                 "vectors.vectors[n], its token vectors.vocabulary[n]"
             )
-        return np.asarray(self.vectors[self._ids(tokens)])
+        return np.asarray(self.vectors[self.find_rows(tokens)])
+
+    def find_row(self, token: str) -> int:
+        """Return the id of a row; an UnknownToken error says if a table has a column of that name."""
+        number = self.vocabulary.ids.get(token)
+        if number is not None:
+            return number
+
+        labels = None if self.columns_per_row else self.column_vocabulary  # columns that are not parts of the rows
+        if labels is not None and token in labels:
+            raise UnknownToken(
+                f"{token!r} is the label of a column, not of a row; for its neighbors use "
+                "swivel.Recommender(vectors).similar, or the file that swivel export --side columns writes"
+            )
+        return self.vocabulary.id(token, kind="tokens" if labels is None else "labels")
+
+    def find_rows(self, tokens: Iterable[str]) -> list[int]:
+        """Return the ids of several rows."""
+        return [self.find_row(token) for token in tokens]
 
     def get(self, token: str, default: Any = None, *, guess: bool = False) -> Any:
         """Return the vector of a token; if it is not in the vocabulary, a guess from its spelling, or `default`."""
@@ -203,7 +219,7 @@ class Vectors:
     def subwords(self) -> Subwords | None:
         """The vectors of n-grams, or None."""
         self._check("subwords")
-        return self._contents.subwords
+        return self._subwords
 
     def guess(self, word: str) -> Guess:
         """Return a vector from the spelling of any word, with its expected cosine with the vector it should have."""
@@ -220,14 +236,22 @@ class Vectors:
 
     def replace(self, **changes: Any) -> Vectors:
         """Return these vectors with some arguments of the class changed."""
-        return Vectors(**{**self.contents.to_arguments(), **changes})
+        return Vectors(**{**self._to_arguments(), **changes})
+
+    def _to_arguments(self) -> dict[str, Any]:
+        """Return the arguments of the class that make these vectors."""
+        names = ("shift", "columns_per_row", "subwords", "settings", "facts")
+        arguments = {name: getattr(self, name) for name in names}
+        if self.vectors is not self.rows:
+            arguments["vectors"] = self.vectors
+        return {"rows": self.row_table, "columns": self.column_table, **arguments}
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """Return the vectors, of shape (n_rows, dim): `np.asarray(vectors)` does not copy them."""
         return np.array(self.vectors, dtype, copy=copy)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (self.contents.to_arguments(), self.path, self.source)
+        return _restore, (self._to_arguments(), self.path, self.source)
 
     def __deepcopy__(self, memo: Any) -> Vectors:
         """Return a copy that shares the arrays, because they are read-only."""
@@ -242,8 +266,8 @@ class Vectors:
         pairs = zip(self.vocabulary, self.vocabulary.counts, strict=True)
         return draw_html(repr(self)[1:-1], ("token", "count"), ((token, int(count) or "") for token, count in pairs))
 
-    to_pandas = dataframes.to_pandas
-    to_polars = dataframes.to_polars
+    to_pandas = pandas_polars.to_pandas
+    to_polars = pandas_polars.to_polars
 
     @cached_property
     def unit_vectors(self) -> Floats:
@@ -255,7 +279,7 @@ class Vectors:
             token = self.vocabulary[int(np.argmin(is_finite))]
             raise ConfigError(f"the vector of {token!r} is not finite: train again with a lower learning rate")
 
-        return _freeze(unit)
+        return freeze_array(unit)
 
     @cached_property
     def is_zero(self) -> NDArray[np.bool_]:
@@ -263,12 +287,12 @@ class Vectors:
         return np.logical_not(self.vectors.any(axis=1))
 
     @cached_property
-    def _has_zeros(self) -> bool:
-        return bool(self.is_zero.any())
+    def _zero_rows(self) -> NDArray[np.intp]:
+        return np.flatnonzero(self.is_zero)
 
     @cached_property
-    def _zero_columns(self) -> NDArray[np.bool_]:
-        return np.logical_not(self._need_columns().values.any(axis=1))
+    def _zero_columns(self) -> NDArray[np.intp]:
+        return np.flatnonzero(~self._need_columns().values.any(axis=1))
 
     def vector(self, query: Query, *, minus: str | Iterable[str] = ()) -> Floats:
         """Return the vector of word arithmetic, a sum of unit vectors, as a new array of shape (dim,).
@@ -281,7 +305,7 @@ class Vectors:
         minus
             Tokens to subtract.
         """
-        return np.array(self._resolve(query, minus).total)
+        return np.array(resolve_query(self, query, minus)[0])
 
     def nearest(
         self,
@@ -332,15 +356,15 @@ class Vectors:
             raise ConfigError(f"among must be 'rows' or 'columns', got {among!r}")
 
         try:
-            resolved = self._resolve(query, minus)
+            total, plus, less = resolve_query(self, query, minus)
         except UnknownToken as error:
-            if self.contents.subwords is None or not isinstance(query, str) or " " in query:
+            if self.subwords is None or not isinstance(query, str) or " " in query:
                 raise
             raise UnknownToken(f"{error} (pass guess=True for a guess from its spelling)") from None
-        direction = scale_to_unit(resolved.total[None])[0]
+        direction = scale_to_unit(total[None])[0]
         if not direction.any():
-            raise self._explain_zero(resolved)
-        return self._best_rows(self.unit_vectors @ direction, resolved.plus + resolved.minus, count)
+            raise explain_zero(self, plus, less)
+        return self._best_rows(self.unit_vectors @ direction, plus + less, count)
 
     def most_similar(
         self, positive: Query | None = None, negative: str | Iterable[str] | None = None, topn: int = 10
@@ -355,18 +379,16 @@ class Vectors:
 
         >>> words = Vocabulary(["king", "queen", "pear"])
         >>> vectors = Vectors(VectorTable(words, np.array([[1, 0], [0.8, 0.6], [0, 1]], np.float32)))
-        >>> [found[0].token for found in vectors.nearest_each(["king", "pear"])]
+        >>> [neighbors[0].token for neighbors in vectors.nearest_each(["king", "pear"])]
         ['queen', 'queen']
         """
         check_count(count)
         answers: list[list[Neighbor]] = []
-        asked = list(queries)
+        remaining = iter(queries)
 
-        for start in range(0, len(asked), QUERIES_PER_BATCH):
-            batch = asked[start : start + QUERIES_PER_BATCH]
-            resolved = [self._resolve(query) for query in batch]
-            directions = scale_to_unit(np.stack([each.total for each in resolved]))
-            excluded = [each.plus + each.minus for each in resolved]
+        while batch := [resolve_query(self, query) for query in islice(remaining, QUERIES_PER_BATCH)]:
+            directions = scale_to_unit(np.stack([total for total, _, _ in batch]))
+            excluded = [plus + less for _, plus, less in batch]
             best = best_rows(self.unit_vectors, directions, count, excluded=excluded, is_zero=self.is_zero)
 
             for ids, scores, direction in zip(best.ids, best.scores, directions, strict=True):
@@ -386,7 +408,7 @@ class Vectors:
             return self.nearest([b, c], minus=[a], count=count)
 
         check_count(count)
-        ids = self._ids([a, b, c])
+        ids = self.find_rows([a, b, c])
         return self._best_rows(score_3cosmul(self.unit_vectors, *self.unit_vectors[ids]), ids, count)
 
     def similarity(self, a: Query, b: Query) -> float:
@@ -410,7 +432,7 @@ class Vectors:
         if tokens is None or len(tokens) < 2:
             raise ConfigError(f"words must be a list of two words or more, got {words!r}")
 
-        unit = self.unit_vectors[self._ids(tokens)]
+        unit = self.unit_vectors[self.find_rows(tokens)]
         return tokens[int(np.argmin(unit @ unit.sum(axis=0)))]
 
     def encode(
@@ -443,10 +465,9 @@ class Vectors:
         word itself. For the word, the result is the PMI with all its columns taken together.
         """
         columns = self._need_columns()
-        row_id = self._contents.find_row(row)
+        row_id = self.find_row(row)
 
-        is_word = self.columns_per_row > 1 and column not in columns.vocabulary and column in self.vocabulary
-        if not is_word:
+        if self.columns_per_row < 2 or column in columns.vocabulary or column not in self.vocabulary:
             column_id = columns.vocabulary.id(column)
             return float(self._score_columns(row_id, slice(column_id, column_id + 1))[0])
 
@@ -469,20 +490,7 @@ class Vectors:
             The words used to fit the rotation: a list, or the number of most frequent shared words. By default all
             shared words, each scaled to length 1.
         """
-        if self.dim != other.dim:
-            raise ConfigError(
-                f"cannot align vectors of {self.dim} and {other.dim} dimensions: train both with the same dim"
-            )
-
-        anchors = choose_anchors(self.vocabulary, other.vocabulary, words)
-        if len(anchors) < self.dim:
-            raise ConfigError(
-                f"{len(anchors):,} words do not determine a rotation in {self.dim} dimensions: use more words"
-            )
-
-        source = self.unit_vectors[self._ids(anchors)]
-        target = other.unit_vectors[other._ids(anchors)]
-        rotation = find_rotation(source, target)
+        rotation = fit_rotation(self, other, words)
         rotated = (self.vectors @ rotation).astype(np.float32)
         # The axes of "parts" can be recovered from the vectors; sums of rows and columns cannot.
         settings = dict(self.settings)
@@ -498,59 +506,19 @@ class Vectors:
                 raise FolderExists(f"{path}: the folder of a run, with a result in {inside}; choose another folder")
 
         with create_folder(path, STAGE, overwrite=overwrite) as folder:
-            write_contents(folder, self.contents)
+            write_vectors(folder, self)
 
     @classmethod
     def load(cls, path: str | Path) -> Vectors:
         """Open a folder of vectors; arrays are memory-mapped and verified before their first use."""
-        stored, checks, fingerprint = read_contents(path)
-        loaded = cls(**stored.to_arguments())
-        loaded.path = loaded.source = Path(path)
-        loaded.fingerprint = fingerprint
+        loaded, checks, fingerprint = read_vectors(cls, path)
         loaded._checks = checks
+        loaded.fingerprint = fingerprint
+        loaded.path = loaded.source = Path(path)
         return loaded
 
-    def _check_vector(self, query: Query) -> Floats:
-        try:
-            vector = np.array(query, np.float32)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"a query must be a token, several tokens or a vector: {error}") from error
-        if vector.shape != (self.dim,):
-            raise ConfigError(f"a query vector must have shape ({self.dim},), got {vector.shape}")
-        if not np.isfinite(vector).all():
-            raise ConfigError("a query vector must be finite")
-        return vector
-
-    def _resolve(self, query: Query, minus: str | Iterable[str] = ()) -> _Resolved:
-        """Return the vector of a query and the ids of its tokens."""
-        subtracted = need_tokens(minus)
-        if isinstance(query, str):
-            number = self.vocabulary.ids.get(query)
-            if number is not None and not subtracted:
-                return _Resolved(np.asarray(self.unit_vectors[number]), [number], [])  # the usual case, quickly
-            if number is None and " " in query:
-                query, negative = parse_expression(query)
-                subtracted += negative
-
-        tokens = as_tokens(query)
-        plus = self._ids(tokens or ())
-        less = self._ids(subtracted)
-        total = self._check_vector(query) if tokens is None else self.unit_vectors[plus].sum(axis=0)
-        return _Resolved(np.asarray(total - self.unit_vectors[less].sum(axis=0)), plus, less)
-
-    def _explain_zero(self, query: _Resolved) -> ConfigError:
-        """Return the error for a query whose vector is zero."""
-        if len(query.plus) == 1 and not query.minus:
-            token = self.vocabulary[query.plus[0]]
-            return ConfigError(f"{token!r} has no neighbors: it has no co-occurrences, so its vector is zero")
-        return ConfigError("the query has no neighbors: its vector is zero")
-
-    def _ids(self, tokens: Sequence[str]) -> list[int]:
-        return [self._contents.find_row(token) for token in tokens]
-
     def _best_rows(self, scores: Floats, own: Sequence[int], count: int) -> list[Neighbor]:
-        if self._has_zeros:
-            scores[self.is_zero] = -np.inf
+        scores[self._zero_rows] = -np.inf
         scores[own] = -np.inf
         ids = best_ids(scores, count)
         return self._name_rows(ids, scores[ids])
@@ -562,13 +530,13 @@ class Vectors:
 
     def _nearest_columns(self, query: Query, minus: str | Iterable[str], count: int) -> list[Neighbor]:
         columns = self._need_columns()
-        resolved = self._resolve(query, minus)
-        if len(resolved.plus) != 1 or resolved.minus:
+        _, plus, less = resolve_query(self, query, minus)
+        if len(plus) != 1 or less:
             raise ConfigError("among='columns' needs one row token as query: a sum of tokens has no score")
 
-        row_id = resolved.plus[0]
+        row_id = plus[0]
         if not self.rows[row_id].any():
-            raise self._explain_zero(resolved)
+            raise explain_zero(self, plus, less)
 
         scores = self._score_columns(row_id, slice(None))
         scores[self._zero_columns] = -np.inf
@@ -578,20 +546,12 @@ class Vectors:
         return np.asarray(self._need_columns().values[which] @ self.rows[row_id] + np.float32(self.shift))
 
     def _need_columns(self) -> VectorTable:
-        if self._contents.columns is None:
+        columns = self.column_table
+        if columns is None:
             raise ConfigError(
                 "these vectors have no columns and therefore no scores: load a folder written by swivel train"
             )
-        self._check("columns")
-        return self._contents.columns
-
-
-class _Resolved(NamedTuple):
-    """The vector of a query, and the ids of the tokens that it adds and subtracts."""
-
-    total: Floats
-    plus: list[int]
-    minus: list[int]
+        return columns
 
 
 load = Vectors.load
@@ -603,15 +563,3 @@ def _restore(arguments: dict[str, Any], path: Path | None, source: Path | None) 
     vectors.path = path
     vectors.source = source
     return vectors
-
-
-def _freeze(array: NDArray[Any]) -> Floats:
-    """Return a read-only float32 array; copies only if the dtype or the memory layout requires it."""
-    frozen = np.ascontiguousarray(array, np.float32).view()
-    frozen.flags.writeable = False
-    return frozen
-
-
-def _freeze_table(table: VectorTable) -> VectorTable:
-    sums = None if table.sums is None else np.asarray(table.sums, np.float64)
-    return VectorTable(table.vocabulary, _freeze(table.values), sums)

@@ -213,8 +213,8 @@ def test_folders_that_model2vec_writes_are_read(tmp_path: Path) -> None:
 def test_exported_tokenizer_splits_text_as_swivel_does(tmp_path: Path) -> None:
     from tokenizers import Tokenizer
 
+    from fuzz.tokenizer_reference import split_units
     from swivel.config import CorpusConfig
-    from swivel.corpus.tokenizer_reference import split_units
 
     text = "Don’t co‑operate: “l'été” 3.14 x_y naïve soft\u00adhyphen हिन्दी می‌خواهم rock-'n'-roll -lead trail- ÀÉ 東京"
     words = sorted({word for unit in split_units(text, CorpusConfig()) for word in unit})

@@ -82,7 +82,7 @@ def read_arrow(path: Path) -> Vectors:
     with _reading(path, "Arrow") as pa:
         from pyarrow import ipc
 
-        with pa.OSFile(str(path)) as opened, ipc.open_file(opened) as file:
+        with pa.OSFile(str(path)) as stream, ipc.open_file(stream) as file:
             columns = _select_columns(path, file.schema.names)
             batches = (file.get_batch(number).select(columns) for number in range(file.num_record_batches))
             return _collect_batches(path, batches)

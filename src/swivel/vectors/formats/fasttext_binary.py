@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from swivel.errors import ConfigError, StorageError
+from swivel.errors import ConfigError
 from swivel.storage import create_file
 from swivel.vectors import Subwords, Vectors
 from swivel.vectors.formats.validate import refuse_labels
@@ -52,11 +52,6 @@ def write_fasttext(vectors: Vectors, path: Path) -> None:
         for rows in buckets.rows():
             file.write(rows.astype("<f4").data)
         file.write(struct.pack("<?2q", False, 0, vectors.dim))  # no output vectors, which only training needs
-
-
-def read_fasttext(path: Path) -> Vectors:
-    """Raise StorageError: only the vectors of such a model can be read, from its `.vec` file."""
-    raise StorageError(f"{path}: {NOT_READ}")
 
 
 def _make_header(vectors: Vectors, subwords: Subwords) -> bytes:

@@ -31,11 +31,6 @@ def write_gensim(vectors: Vectors, path: Path) -> None:
         keyed.save(file)
 
 
-def read_gensim(path: Path) -> Vectors:
-    """Raise StorageError: loading a pickle can run any code."""
-    raise StorageError(f"{path}: {PICKLE}")
-
-
 def to_gensim(vectors: Vectors) -> KeyedVectors:
     """Return the vectors as gensim `KeyedVectors`, with counts if they are known.
 

@@ -34,8 +34,8 @@ def write_projector(vectors: Vectors, path: Path) -> None:
     vocabulary = vectors.vocabulary
     lines = list(vocabulary)
     if vocabulary.counts.any():
-        counted = zip(vocabulary, vocabulary.counts, strict=True)
-        lines = [_HEADER, *(f"{word}\t{count}" for word, count in counted)]
+        pairs = zip(vocabulary, vocabulary.counts, strict=True)
+        lines = [_HEADER, *(f"{word}\t{count}" for word, count in pairs)]
 
     with build_folder(path) as folder:
         write_file(folder / _METADATA, "".join(line + "\n" for line in lines).encode())

@@ -24,7 +24,7 @@ from swivel.vectors.formats import (
     gensim,
     npy_npz,
     projector,
-    safetensors,
+    safetensors_file,
     static_models,
     word2vec,
 )
@@ -47,16 +47,25 @@ def _write_swivel(vectors: Vectors, path: Path) -> None:
     vectors.save(path, overwrite=True)
 
 
+def _refuse(reason: str) -> Callable[[Path], Vectors]:
+    """Return a reader for files that are only written, which raises StorageError."""
+
+    def read(path: Path) -> Vectors:
+        raise StorageError(f"{path}: {reason}")
+
+    return read
+
+
 FORMATS = {
     "word2vec": Format(word2vec.read_binary, word2vec.write_binary, (".bin",)),
     "word2vec-text": Format(word2vec.read_text, word2vec.write_text, (".txt", ".w2v")),
     "fasttext": Format(word2vec.read_text, word2vec.write_text, (".vec",)),
-    "fasttext-bin": Format(fasttext_binary.read_fasttext, fasttext_binary.write_fasttext),
+    "fasttext-bin": Format(_refuse(fasttext_binary.NOT_READ), fasttext_binary.write_fasttext),
     "glove": Format(word2vec.read_text, word2vec.write_glove),
-    "gensim": Format(gensim.read_gensim, gensim.write_gensim, (".kv",)),
+    "gensim": Format(_refuse(gensim.PICKLE), gensim.write_gensim, (".kv",)),
     "npy": Format(npy_npz.read_npy, npy_npz.write_npy, (".npy",), outputs=npy_npz.npy_outputs),
     "npz": Format(npy_npz.read_npz, npy_npz.write_npz, (".npz",)),
-    "safetensors": Format(safetensors.read_safetensors, safetensors.write_safetensors, (".safetensors",)),
+    "safetensors": Format(safetensors_file.read_safetensors, safetensors_file.write_safetensors, (".safetensors",)),
     "parquet": Format(arrow_parquet.read_parquet, arrow_parquet.write_parquet, (".parquet", ".pq")),
     "arrow": Format(arrow_parquet.read_arrow, arrow_parquet.write_arrow, (".arrow", ".feather")),
     "projector": Format(projector.read_projector, projector.write_projector, is_folder=True),
@@ -108,9 +117,9 @@ def load(path: str | Path, *, format: str | None = None) -> Vectors:
     """
     location = find_vectors(path)
     name = recognize(location) if format is None else _check_format(format)
-    loaded = FORMATS[name].read(location)
-    loaded.source = location
-    return loaded
+    vectors = FORMATS[name].read(location)
+    vectors.source = location
+    return vectors
 
 
 open_vectors = load  # under a name that differs from `swivel.vectors.load`
@@ -245,7 +254,7 @@ def export(
     path = Path(path)
     vectors = as_vectors(vectors)
     name = _format_of(path) if format is None else _check_format(format)
-    chosen = FORMATS[name]
+    target = FORMATS[name]
 
     if side not in ("rows", "columns"):
         raise ConfigError(f"side must be 'rows' or 'columns', got {side!r}")
@@ -254,19 +263,20 @@ def export(
         vectors = _take_columns(vectors)
 
     refuse_overlap([path], [vectors.source])
-    kept = vectors if with_zeros or name == "swivel" else _leave_out_zeros(vectors)
+    nonzero = vectors if with_zeros or name == "swivel" else _leave_out_zeros(vectors)
 
-    _check_target(kept, path, chosen, overwrite=overwrite)
-    check_vectors(kept)
-    if len(kept) < len(vectors):
+    _check_target(nonzero, path, target, overwrite=overwrite)
+    check_vectors(nonzero)
+    zeros = len(vectors) - len(nonzero)
+    if zeros:
         warnings.warn(
-            f"{len(vectors) - len(kept):,} of {len(vectors):,} words have no co-occurrences and vectors of zeros, and "
+            f"{zeros:,} of {len(vectors):,} words have no co-occurrences and vectors of zeros, and "
             "are left out; pass with_zeros=True to write them",
             SwivelWarning,
             stacklevel=2,
         )
-    chosen.write(kept, path)
-    return len(kept)
+    target.write(nonzero, path)
+    return len(nonzero)
 
 
 def _check_target(vectors: Vectors, path: Path, format: Format, *, overwrite: bool) -> None:
@@ -285,22 +295,22 @@ def _check_target(vectors: Vectors, path: Path, format: Format, *, overwrite: bo
 
 def _leave_out_zeros(vectors: Vectors) -> Vectors:
     """Return the vectors that are not zero."""
-    kept = np.flatnonzero(~vectors.is_zero).tolist()
-    if len(kept) == len(vectors):
+    ids = np.flatnonzero(~vectors.is_zero).tolist()
+    if len(ids) == len(vectors):
         return vectors
 
     check_memory("leaving out vectors of zeros", vectors.vectors.nbytes + LABEL_BYTES * len(vectors))
     words = vectors.vocabulary
-    table = VectorTable(Vocabulary([words[row] for row in kept], words.counts[kept]), vectors.vectors[kept])
-    return Vectors(table, subwords=vectors.subwords, settings=vectors.contents.settings)
+    table = VectorTable(Vocabulary([words[row] for row in ids], words.counts[ids]), vectors.vectors[ids])
+    return Vectors(table, subwords=vectors.subwords, settings=vectors.settings)
 
 
 def _take_columns(vectors: Vectors) -> Vectors:
     """Return the columns of a model as `Vectors`; raise ConfigError if it has none."""
-    if vectors.contents.columns is None:
+    if vectors.column_table is None:
         raise ConfigError("side='columns': these vectors have no columns; load a folder written by swivel train")
-    is_one_per_word = vectors.contents.columns_per_row == 1  # Other columns are not the words of a text.
-    columns = Vectors(vectors.contents.columns, settings=vectors.contents.settings if is_one_per_word else {})
+    is_one_per_word = vectors.columns_per_row == 1  # Other columns are not the words of a text.
+    columns = Vectors(vectors.column_table, settings=vectors.settings if is_one_per_word else {})
     columns.source = vectors.source
     return columns
 
@@ -318,7 +328,7 @@ def _format_of(path: Path) -> str:
         if suffix in format.suffixes:
             return name
 
-    known = ", ".join(suffix for format in FORMATS.values() for suffix in format.suffixes)
+    suffixes = ", ".join(suffix for format in FORMATS.values() for suffix in format.suffixes)
     raise ConfigError(
-        f"{path}: the suffix selects no format (known: {known}); pass format, one of {', '.join(FORMATS)}"
+        f"{path}: the suffix selects no format (known: {suffixes}); pass format, one of {', '.join(FORMATS)}"
     )

@@ -22,8 +22,8 @@ from swivel._version import __version__
 from swivel.config import CorpusConfig
 from swivel.errors import StorageError
 from swivel.storage import build_folder, write_file
-from swivel.vectors import Vectors, texts
-from swivel.vectors.formats.safetensors import read_tensors, write_matrix
+from swivel.vectors import Vectors, text_encoder
+from swivel.vectors.formats.safetensors_file import read_tensors, write_matrix
 from swivel.vectors.formats.validate import make_vectors, reading
 
 _MODEL = "model.safetensors"
@@ -74,7 +74,9 @@ def _write_model(vectors: Vectors, folder: Path, tensor: str) -> None:
     # The tokenizer has the unknown token after all words; its vector is zero.
     unknown = np.zeros((1, vectors.dim), np.float32)
     _write_json(folder / _TOKENIZER, _describe_tokenizer(vectors))
-    write_matrix(folder / _MODEL, tensor, np.concatenate([texts.bake_weights(vectors), unknown]), {"format": "pt"})
+    write_matrix(
+        folder / _MODEL, tensor, np.concatenate([text_encoder.bake_weights(vectors), unknown]), {"format": "pt"}
+    )
 
 
 def _write_json(path: Path, value: Any) -> None:
@@ -84,7 +86,7 @@ def _write_json(path: Path, value: Any) -> None:
 def _describe_tokenizer(vectors: Vectors) -> dict[str, Any]:
     """Return the JSON of a tokenizer for the labels; the token for unknown words comes last."""
     labels = vectors.vocabulary.tokens
-    config = texts.find_tokenizer(vectors)
+    config = text_encoder.find_tokenizer(vectors)
     vocabulary = {label: number for number, label in enumerate(labels)}
     phrases = [label for label in labels if len(label.split()) > 1]
 

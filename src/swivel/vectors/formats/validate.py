@@ -127,11 +127,11 @@ def check_words(path: Path, vocabulary: Vocabulary) -> None:
     try:
         _ = vocabulary.ids
     except VocabularyError:
-        seen: set[str] = set()
+        words_before: set[str] = set()
         for number, word in enumerate(vocabulary, 1):
-            if word in seen:
+            if word in words_before:
                 raise StorageError(f"{path}, word {number:,}: duplicate word {shown(word)}") from None
-            seen.add(word)
+            words_before.add(word)
 
 
 def raise_not_finite(path: Path, row: int, words: Sequence[str]) -> NoReturn:

@@ -13,9 +13,8 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,88 +92,69 @@ def read_text(path: str | Path) -> Vectors:
     Raises StorageError with the line number for a vector of another length, an empty or duplicate word, or a value
     that is not finite.
     """
-    reader = _TextReader(Path(path))
-    for line in read_lines(reader.path):
-        reader.line += 1
-        text = line.replace("\t", " ").rstrip(" ")
-        if reader.line == 1:
-            text = text.removeprefix("\ufeff")
-        if reader.line > 1 or not reader.read_header(text):
-            reader.read_vector(text)
+    path = Path(path)
+    lines = (line.replace("\t", " ").rstrip(" ") for line in read_lines(path))
+    first = next(lines, None)
+    if first is None:
+        raise StorageError(f"{path}: the file has no vectors")
 
-    return reader.finish()
+    first = first.removeprefix("\ufeff")
+    sizes = read_sizes(first)
+    count, dim = sizes or (None, len(first.split(" ")) - 1)
+    if sizes is not None and dim == 0:
+        raise StorageError(f"{path}, line 1: the number of dimensions is 0")
+    if dim < 1:
+        raise StorageError(f"{path}, line 1: expected a word and its numbers, got {shown(first)}")
 
-
-@dataclass(slots=True)
-class _TextReader:
-    """The vectors read so far, and the number of the current line."""
-
-    path: Path
-    line: int = 0
-    dim: int = 0
-    expected: int | None = None  # number of words according to the first line
-    words: dict[str, None] = field(default_factory=dict)  # an ordered set
-    values: list[Floats] = field(default_factory=list)
-
-    def fail(self, message: str) -> NoReturn:
-        raise StorageError(f"{self.path}, line {self.line:,}: {message}")
-
-    def read_header(self, text: str) -> bool:
-        """Parse the first line as `words dimensions`; return False if it is a vector instead."""
-        sizes = read_sizes(text)
-        if sizes is not None:
-            self.expected, self.dim = sizes
-            if self.dim == 0:
-                self.fail("the number of dimensions is 0")
-            return True
-
-        self.dim = len(text.split(" ")) - 1
-        if self.dim < 1:
-            self.fail(f"expected a word and its numbers, got {shown(text)}")
-        return False
-
-    def read_vector(self, text: str) -> None:
-        """Parse one line; the word is everything before the last `dim` numbers, because it may contain spaces."""
-        word, *numbers = text.rsplit(" ", self.dim)
-        word = word.strip(" ")
-
-        if len(numbers) != self.dim:
-            self.fail(f"expected a word and {self.dim} numbers, got {len(numbers)}: {shown(text)}")
-        if not word:
-            self.fail("the word is empty")
-        if " " in word and is_number(word.rsplit(" ", 1)[1]):
-            self.fail(f"expected a word and {self.dim} numbers, got more: {shown(text)}")
-        if word in self.words:
-            self.fail(f"duplicate word {word!r}")
-
-        self.words[word] = None
-        self.values.append(self._parse(numbers))
-        if self.expected is not None and len(self.words) > self.expected:
-            self.fail(f"the first line says {self.expected:,} words, but the file has more")
-
-    def _parse(self, numbers: list[str]) -> Floats:
-        # One check for the whole line: `parse_float` would take twice as long.
-        parse = float if is_plain("".join(numbers)) else parse_float
+    words: dict[str, None] = {}  # an ordered set
+    values: list[Floats] = []
+    line = 1
+    for line, text in enumerate(lines if sizes else chain([first], lines), 2 if sizes else 1):
         try:
-            values = np.array(list(map(parse, numbers)))
-        except ValueError:
-            wrong = next(number for number in numbers if not is_number(number))
-            self.fail(f"{wrong!r} is not a number, or the vector has more than {self.dim} of them")
+            word, vector = _parse_line(text, dim)
+            if word in words:
+                raise ValueError(f"duplicate word {word!r}")
+            if len(words) == count:
+                raise ValueError(f"the first line says {count:,} words, but the file has more")
+        except ValueError as error:
+            raise StorageError(f"{path}, line {line:,}: {error}") from None
+        words[word] = None
+        values.append(vector)
 
-        with np.errstate(over="ignore"):
-            narrow = values.astype(np.float32)
+    if not words:
+        raise StorageError(f"{path}: the file has no vectors")
+    if count is not None and len(words) != count:
+        raise StorageError(
+            f"{path}, line {line:,}: the first line says {count:,} words, but the file has {len(words):,}"
+        )
+    return Vectors(VectorTable(Vocabulary(words), np.stack(values)))
 
-        is_finite = np.isfinite(narrow)
-        if not is_finite.all():
-            self.fail(f"{numbers[int(is_finite.argmin())]} is not a finite float32")
-        return narrow
 
-    def finish(self) -> Vectors:
-        if not self.words:
-            raise StorageError(f"{self.path}: the file has no vectors")
-        if self.expected is not None and len(self.words) != self.expected:
-            self.fail(f"the first line says {self.expected:,} words, but the file has {len(self.words):,}")
-        return Vectors(VectorTable(Vocabulary(self.words), np.stack(self.values)))
+def _parse_line(text: str, dim: int) -> tuple[str, Floats]:
+    """Return word and vector of a line; the word is all before the last `dim` numbers, because it may have spaces."""
+    word, *numbers = text.rsplit(" ", dim)
+    word = word.strip(" ")
+    if len(numbers) != dim:
+        raise ValueError(f"expected a word and {dim} numbers, got {len(numbers)}: {shown(text)}")
+    if not word:
+        raise ValueError("the word is empty")
+    if " " in word and is_number(word.rsplit(" ", 1)[1]):
+        raise ValueError(f"expected a word and {dim} numbers, got more: {shown(text)}")
+
+    # One check for the whole line: `parse_float` would take twice as long.
+    parse = float if is_plain("".join(numbers)) else parse_float
+    try:
+        values = np.array(list(map(parse, numbers)))
+    except ValueError:
+        wrong = next(number for number in numbers if not is_number(number))
+        raise ValueError(f"{wrong!r} is not a number, or the vector has more than {dim} of them") from None
+
+    with np.errstate(over="ignore"):
+        narrow = values.astype(np.float32)
+    is_finite = np.isfinite(narrow)
+    if not is_finite.all():
+        raise ValueError(f"{numbers[int(is_finite.argmin())]} is not a finite float32")
+    return word, narrow
 
 
 def write_binary(vectors: Vectors, path: Path) -> None:
@@ -242,10 +222,10 @@ def _read_header(path: Path, data: mmap.mmap) -> tuple[int, int, int]:
         raise StorageError(f"{path}, line 1: {count:,} words of {dim:,} dimensions; both must be positive")
 
     available = len(data) - end - 1
-    needed = count * (4 * dim + 2)  # at least one letter, the space and the values per word
-    if needed > available:
+    needed_bytes = count * (4 * dim + 2)  # at least one letter, the space and the values per word
+    if needed_bytes > available:
         raise StorageError(
-            f"{path}, line 1: {count:,} words of {dim:,} dimensions need {needed:,} bytes, "
+            f"{path}, line 1: {count:,} words of {dim:,} dimensions need {needed_bytes:,} bytes, "
             f"but only {available:,} follow; the file is cut or not in the binary format of word2vec"
         )
 

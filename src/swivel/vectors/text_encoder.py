@@ -8,7 +8,6 @@ rounding.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -31,7 +30,6 @@ SMOOTHING = 1e-3
 TEXTS_PER_BATCH = 8_192
 _TEXT_WORDS = 10  # of the random texts whose common component is removed
 _CHUNK_ROWS = 8_192
-_QUICK_WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")
 
 
 class TextEncoder:
@@ -76,12 +74,14 @@ class TextEncoder:
         numbers = texts.numbers[is_known]
         starts = np.concatenate([[0], np.cumsum(is_known)])[np.concatenate([[0], texts.ends])]
 
+        # A sparse matrix (text, word) of weights: one product sums the words of all texts.
         shape = len(texts.ends), len(vectors)
         incidence = scipy.sparse.csr_array((self.weights[numbers], numbers, starts), shape)
         totals = incidence @ vectors
         words = np.diff(starts)
         if self._subwords is not None and texts.unknown:
             # A word that was never seen has the weight 1; an uncertain guess is shorter.
+            # Unknown tokens start after all tokens before, less the known ones.
             starts = np.concatenate([[0], texts.ends]) - starts
             numbers = texts.numbers[~is_known] - len(vectors)
             guesses = self._subwords.guess(texts.unknown)
@@ -154,16 +154,16 @@ def find_tokenizer(vectors: Vectors) -> CorpusConfig:
 
     labels = vectors.vocabulary.tokens
     is_lower = all(label == label.lower() for label in labels)
-    return CorpusConfig(tokenizer="words" if all(map(is_word, labels)) else "whitespace", lowercase=is_lower)
+    return CorpusConfig(tokenizer="words" if are_words(labels) else "whitespace", lowercase=is_lower)
 
 
-def is_word(label: str) -> bool:
-    """Return whether Swivel's tokenizer keeps a label as one word; a regular expression decides the common case."""
-    if _QUICK_WORD.fullmatch(label):
-        return True
-    from swivel.corpus.tokenizer_reference import split_units
+def are_words(labels: Sequence[str]) -> bool:
+    """Return whether Swivel's tokenizer keeps each of some different labels as one word."""
+    from swivel.corpus.text_numbers import TextNumbering  # imports numba
 
-    return split_units(label, CorpusConfig(lowercase=False)) == [[label]]
+    texts = TextNumbering(labels, CorpusConfig(lowercase=False)).number(labels)
+    ids = np.arange(len(labels))
+    return np.array_equal(texts.numbers, ids) and np.array_equal(texts.ends, ids + 1)
 
 
 def _split_batches(texts: Iterable[str | None]) -> Iterator[Sequence[str | None]]:

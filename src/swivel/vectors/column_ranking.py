@@ -104,8 +104,8 @@ class ColumnRanking:
         excluded: list[Any] = [()] * len(rows)
         if seen is not None:
             excluded = [seen.indices[a:b] for a, b in pairwise(seen.indptr)]
-        found = best_rows(self._columns, self._extend(rows), count, excluded=excluded, is_zero=is_hidden)
-        return found.ids, found.scores
+        best = best_rows(self._columns, self._extend(rows), count, excluded=excluded, is_zero=is_hidden)
+        return best.ids, best.scores
 
     def _find_for_many(
         self, rows: Floats, count: int, seen: Any, is_hidden: NDArray[np.bool_]

@@ -33,5 +33,5 @@ def to_polars(vectors: Vectors) -> polars.DataFrame:
         raise MissingExtra("to_polars needs polars: pip install polars") from error
 
     counts = vectors.vocabulary.counts
-    known = {"count": counts} if counts.any() else {}
-    return polars.DataFrame({"word": vectors.vocabulary.tokens, **known, "vector": np.array(vectors)})
+    columns = {"count": counts} if counts.any() else {}
+    return polars.DataFrame({"word": vectors.vocabulary.tokens, **columns, "vector": np.array(vectors)})

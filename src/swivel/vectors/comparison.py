@@ -161,44 +161,66 @@ def compare(
     'w7'
     """
     config = CompareConfig(**settings)
-    given = [before, after] if noise_baseline is None else [before, after, noise_baseline]
-    models = [as_vectors(model) for model in given]
-
+    models = [as_vectors(model) for model in (before, after, noise_baseline) if model is not None]
     check_memory("comparing", sum(2 * model.vectors.nbytes + LABEL_BYTES * len(model) for model in models))
 
     # All models are restricted to the same words in the same order, so that row n is the same word in each.
     words = _choose_words(models, config)
-    first, second, *third = [_restrict(model, words) for model in models]
+    models = [_restrict(model, words) for model in models]
+    neighbors = [_list_neighbors(model, config.neighbors) for model in models]
+    # A model of few words has fewer neighbors than requested.
+    max_shared = max(min(config.neighbors, len(words) - 1), 1)
 
-    pair = _Pair.of(first, second, config.neighbors)
-    same = _Pair.of(third[0], first, config.neighbors) if third else None
-    ranked = _rank_words(first.vocabulary, second.vocabulary, pair, same)
-    return ModelComparison(tuple(ranked), pair.agreement, None if same is None else same.agreement)
+    def measure(first: int, second: int) -> tuple[Doubles, Doubles]:
+        """Return the cosine of each word in two models, and the fraction of neighbors that they share."""
+        aligned = models[first].align(models[second]).unit_vectors
+        cosines = np.einsum("ij,ij->i", aligned, models[second].unit_vectors, dtype=np.float64)
+        pairs = zip(neighbors[first], neighbors[second], strict=True)
+        overlaps = [len({*a} & {*b}) / max_shared for a, b in pairs]
+        return np.clip(cosines, -1, 1), np.array(overlaps)
+
+    cosines, overlaps = measure(0, 1)
+    baseline = None
+    baseline_cosines = None
+    if noise_baseline is not None:
+        baseline_cosines, baseline_overlaps = measure(2, 0)
+        baseline = Agreement(float(baseline_cosines.mean()), float(baseline_overlaps.mean()))
+
+    ranked = _rank_words(models, neighbors, cosines, overlaps, baseline_cosines)
+    return ModelComparison(tuple(ranked), Agreement(float(cosines.mean()), float(overlaps.mean())), baseline)
 
 
-def _rank_words(before: Vocabulary, after: Vocabulary, pair: _Pair, same: _Pair | None) -> Iterator[Word]:
-    """Yield the words by descending `rank_z`."""
-    # `angles` are arctanh(cosine), in the order of frequency.
-    usual, spread = running_middle(pair.angles)
-    rank_z = (usual - pair.angles) / spread
+def _rank_words(
+    models: Sequence[Vectors],
+    neighbors: Sequence[Sequence[tuple[str, ...]]],
+    cosines: Doubles,
+    overlaps: Doubles,
+    baseline_cosines: Doubles | None,
+) -> Iterator[Word]:
+    """Yield the words by descending `rank_z`; `baseline_cosines` are those of two trainings on one text."""
+    before = models[0].vocabulary
+    after = models[1].vocabulary
+    angles = _to_angles(cosines)  # in the order of frequency
+    usual, spread = running_middle(angles)
+    rank_z = (usual - angles) / spread
 
-    if same is not None:
-        same_usual, same_spread = running_middle(same.angles)
-        moved_z = (same_usual - pair.angles) / same_spread
+    if baseline_cosines is not None:
+        same_usual, same_spread = running_middle(_to_angles(baseline_cosines))
+        moved_z = (same_usual - angles) / same_spread
 
     for n in np.argsort(-rank_z, kind="stable").tolist():
         yield Word(
             word=before.tokens[n],
             count_before=int(before.counts[n]),
             count_after=int(after.counts[n]),
-            cosine=float(pair.cosines[n]),
+            cosine=float(cosines[n]),
             usual=float(np.tanh(usual[n])),
             rank_z=float(rank_z[n]),
-            same_text=None if same is None else float(np.tanh(same_usual[n])),
-            moved_z=None if same is None else float(moved_z[n]),
-            overlap=float(pair.overlaps[n]),
-            before=pair.first[n],
-            after=pair.second[n],
+            same_text=None if baseline_cosines is None else float(np.tanh(same_usual[n])),
+            moved_z=None if baseline_cosines is None else float(moved_z[n]),
+            overlap=float(overlaps[n]),
+            before=neighbors[0][n],
+            after=neighbors[1][n],
         )
 
 
@@ -229,34 +251,8 @@ def _restrict(model: Vectors, words: Sequence[str]) -> Vectors:
     return Vectors(VectorTable(Vocabulary(words, model.vocabulary.counts[ids]), model.unit_vectors[ids]))
 
 
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    """Two models with the same words in the same order: cosines and neighbors of each word."""
-
-    cosines: Doubles
-    overlaps: Doubles
-    first: list[tuple[str, ...]]
-    second: list[tuple[str, ...]]
-
-    @classmethod
-    def of(cls, first: Vectors, second: Vectors, neighbors: int) -> _Pair:
-        aligned = first.align(second).unit_vectors
-        cosines = np.einsum("ij,ij->i", aligned, second.unit_vectors, dtype=np.float64)
-
-        first_neighbors = _list_neighbors(first, neighbors)
-        second_neighbors = _list_neighbors(second, neighbors)
-        # A model of few words has fewer neighbors than requested.
-        max_shared = max(min(neighbors, len(first) - 1), 1)
-        overlaps = [len({*a} & {*b}) / max_shared for a, b in zip(first_neighbors, second_neighbors, strict=True)]
-        return cls(np.clip(cosines, -1, 1), np.array(overlaps), first_neighbors, second_neighbors)
-
-    @property
-    def angles(self) -> Doubles:
-        return np.arctanh(np.clip(self.cosines, -MAX_COSINE, MAX_COSINE))
-
-    @property
-    def agreement(self) -> Agreement:
-        return Agreement(float(self.cosines.mean()), float(self.overlaps.mean()))
+def _to_angles(cosines: Doubles) -> Doubles:
+    return np.arctanh(np.clip(cosines, -MAX_COSINE, MAX_COSINE))
 
 
 def _list_neighbors(model: Vectors, count: int) -> list[tuple[str, ...]]:

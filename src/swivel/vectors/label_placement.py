@@ -40,19 +40,22 @@ def place_points(unit: Floats) -> Floats:
     values = unit.astype(np.float64)
     p = _find_similarities(values)
 
-    left, strengths, _ = np.linalg.svd(values - values.mean(axis=0), full_matrices=False)
+    # Start from the two main axes, scaled to be small: t-SNE then keeps the large-scale order of the groups.
+    coordinates, strengths, _ = np.linalg.svd(values - values.mean(axis=0), full_matrices=False)
     points = np.zeros((len(values), 2))
-    points[:, : left.shape[1]] = (left * strengths)[:, :2]
+    points[:, : coordinates.shape[1]] = (coordinates * strengths)[:, :2]
     points *= 1e-2 / max(float(points.std()), 1e-12)
     points += 1e-4 * np.random.default_rng(1).standard_normal(points.shape)  # Equal vectors get different places.
 
     velocity = np.zeros_like(points)
     for step in range(_STEPS):
+        # Larger attraction at first pulls groups together before repulsion fixes their places.
         exaggeration = 4.0 if step < _EXAGGERATED_STEPS else 1.0
         lengths = (points**2).sum(axis=1)
         closeness = 1 / (1 + np.maximum(lengths[:, None] + lengths - 2 * points @ points.T, 0))
         np.fill_diagonal(closeness, 0)
         q = closeness / closeness.sum()
+        # The gradient of KL(p || q) is 4 sum_j (p_ij - q_ij) (y_i - y_j) / (1 + |y_i - y_j|^2).
         pull = (exaggeration * p - q) * closeness
         gradient = 4 * (pull.sum(axis=1)[:, None] * points - pull @ points)
         velocity = (0.5 if step < _EXAGGERATED_STEPS else 0.8) * velocity - 20 * gradient
@@ -66,15 +69,17 @@ def _find_similarities(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the similarities p of t-SNE: Gaussians of the distances, as wide as the perplexity asks for."""
     squares = np.maximum(2 - 2 * values @ values.T, 0)
     np.fill_diagonal(squares, np.inf)
-    wanted = np.log(min(_PERPLEXITY, max(len(values) / 3, 1.5)))
+    target_entropy = np.log(min(_PERPLEXITY, max(len(values) / 3, 1.5)))
 
     low, high = np.zeros(len(values)), np.full(len(values), np.inf)
     precision = np.ones(len(values))
-    for _ in range(40):  # bisection
+    # Bisection for the precision of each row whose Gaussian has the entropy log(perplexity); the bracket doubles
+    # until it has an upper end.
+    for _ in range(40):
         weights = np.exp(-precision[:, None] * squares)
         p = weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-300)
         entropy = -(p * np.log(np.maximum(p, 1e-300))).sum(axis=1)
-        is_wide = entropy > wanted
+        is_wide = entropy > target_entropy
         low, high = np.where(is_wide, precision, low), np.where(is_wide, high, precision)
         precision = np.where(np.isinf(high), 2 * precision, (low + high) / 2)
     return np.asarray((p + p.T) / (2 * len(values)))

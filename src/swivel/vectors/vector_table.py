@@ -1,0 +1,81 @@
+"""The rows or the columns of a model, and the rules for rows and columns that belong together."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.errors import ConfigError
+from swivel.vectors.search import Floats
+from swivel.vectors.subwords import Subwords
+
+
+@dataclass(frozen=True, slots=True)
+class VectorTable:
+    """The rows or the columns of a model: labels, one vector per label, and the marginal counts if known."""
+
+    vocabulary: Vocabulary
+    values: Floats
+    sums: NDArray[np.float64] | None = None
+
+    def __post_init__(self) -> None:
+        count = len(self.vocabulary)
+        if np.ndim(self.values) != 2 or len(self.values) != count:
+            raise ConfigError(
+                f"a vocabulary of {count:,} tokens needs vectors of shape ({count}, dim), got {np.shape(self.values)}"
+            )
+
+        if self.sums is not None and np.shape(self.sums) != (count,):
+            raise ConfigError(f"a vocabulary of {count:,} tokens needs {count:,} sums, got {np.shape(self.sums)}")
+
+    def freeze(self) -> VectorTable:
+        """Return the table with read-only float32 values."""
+        sums = None if self.sums is None else np.asarray(self.sums, np.float64)
+        return VectorTable(self.vocabulary, freeze_array(self.values), sums)
+
+
+def freeze_array(array: NDArray[Any]) -> Floats:
+    """Return a read-only float32 array; copies only if the dtype or the memory layout requires it."""
+    frozen = np.ascontiguousarray(array, np.float32).view()
+    frozen.flags.writeable = False
+    return frozen
+
+
+def check_tables(
+    rows: VectorTable, columns: VectorTable | None, vectors: Floats, columns_per_row: int, subwords: Subwords | None
+) -> None:
+    """Raise ConfigError if the parts of a model have different numbers of rows or dimensions."""
+    count = len(rows.values)
+    if subwords is not None and subwords.table.shape[1:] != np.shape(vectors)[1:]:
+        raise ConfigError(f"n-grams of shape {subwords.table.shape} need vectors of as many dimensions")
+    if np.ndim(vectors) != 2 or len(vectors) != count:
+        raise ConfigError(f"{count:,} rows need as many vectors, got {np.shape(vectors)}")
+    if columns is None:
+        return
+
+    if columns.values.shape[1] != rows.values.shape[1]:
+        raise ConfigError(
+            f"rows have {rows.values.shape[1]} dimensions and columns {columns.values.shape[1]}: "
+            "use rows and columns of the same model"
+        )
+    if columns_per_row and len(columns.values) != count * columns_per_row:
+        raise ConfigError(
+            f"{count:,} rows with {columns_per_row} columns each need {count * columns_per_row:,} columns, "
+            f"got {len(columns.values):,}"
+        )
+
+
+def fingerprint_vectors(rows: VectorTable, columns: VectorTable | None) -> str:
+    """Return a digest of labels, rows and columns, equal for vectors in memory and those loaded from their folder."""
+    digest = hashlib.sha256()
+    for side in (rows, columns):
+        if side is not None:
+            # surrogatepass: labels of files may have half a surrogate pair.
+            digest.update("\n".join(side.vocabulary.to_lines()).encode("utf-8", "surrogatepass"))
+            digest.update(np.ascontiguousarray(side.values).data)
+    return digest.hexdigest()[:16]
