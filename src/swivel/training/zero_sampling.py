@@ -24,8 +24,8 @@ class RowPanel:
 
     start: int
     stop: int
-    chosen: NDArray[np.int64] | None = None  # local columns, ascending; None: all columns
-    weights: NDArray[np.float32] | None = None  # weight of a zero in each chosen column; None: 1
+    columns: NDArray[np.int64] | None = None  # local columns, ascending; None: all columns
+    weights: NDArray[np.float32] | None = None  # weight of a zero in each of these columns; None: 1
 
     def pieces(self, max_rows: int) -> list[RowPanel]:
         """Return the panel split into pieces of at most `max_rows` rows."""
@@ -79,8 +79,8 @@ class ZeroSampling:
             else:
                 first = step_fraction(seed, number)
                 for panel, (start, stop) in enumerate(self._split_rows(tier)):
-                    chosen = tier.starts + spread_fraction(first, panel) * tier.lengths
-                    yield RowPanel(start, stop, chosen.astype(np.int64), tier.weights)
+                    ids = (tier.starts + spread_fraction(first, panel) * tier.lengths).astype(np.int64)
+                    yield RowPanel(start, stop, ids, tier.weights)
 
     def computed_share(self, rows: int, columns: int) -> float:
         """Return the share of a block's cells that a step computes.
@@ -88,11 +88,10 @@ class ZeroSampling:
         >>> ZeroSampling().computed_share(100, 50), round(ZeroSampling(0.1, 0.3, 0.01).computed_share(1000, 1000), 2)
         (1.0, 0.25)
         """
-        taken = sum(
-            (tier.stop - tier.start) * (columns if tier.starts is None else len(tier.starts))
-            for tier in self.tiers(rows, columns)
-        )
-        return taken / (rows * columns)
+        cells = 0
+        for tier in self.tiers(rows, columns):
+            cells += (tier.stop - tier.start) * (columns if tier.starts is None else len(tier.starts))
+        return cells / (rows * columns)
 
     def _split_rows(self, tier: SamplingTier) -> list[tuple[int, int]]:
         """Return start and stop of the panels of a tier, all of about the same size."""

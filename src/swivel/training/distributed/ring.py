@@ -246,9 +246,9 @@ class RingExecutor(LocalExecutor):
             work.wait()
 
     def _pack(self, side: int, block: int) -> torch.Tensor:
-        """Return vectors and accumulators of a block as one tensor."""
+        """Return vectors and state of a block as one tensor."""
         parameters = self._waiting.get((side, block)) or self._backend.get_block(side, block)
-        both = [torch.as_tensor(values) for values in (parameters.vectors, parameters.accumulators)]
+        both = [torch.as_tensor(values) for values in (parameters.vectors, parameters.state)]
         return torch.stack(both).to(self._device, self._dtype)
 
     def _receive(self, side: int, block: int, source: int) -> torch.Tensor:
@@ -306,12 +306,12 @@ class RingExecutor(LocalExecutor):
 
         shape = len(self._offsets[side]), self._job.config.dim
         dtype = np.float64 if self._dtype == torch.float64 else np.float32
-        vectors, accumulators = np.empty(shape, dtype), np.empty(shape, dtype)
+        vectors, state = np.empty(shape, dtype), np.empty(shape, dtype)
         for block, owner in enumerate(owners):
             span = self._job.span(side, block)
             values = self._pack(side, block) if owner == self.rank else self._receive(side, block, owner)
-            vectors[span], accumulators[span] = values.cpu().numpy()
-        return ParameterBlock(vectors, accumulators, self._offsets[side])
+            vectors[span], state[span] = values.cpu().numpy()
+        return ParameterBlock(vectors, state, self._offsets[side])
 
     def close(self) -> None:
         """Close the backend. The ranks stay connected until the process ends."""
@@ -328,7 +328,7 @@ class RingExecutor(LocalExecutor):
 
 
 def _is_finite(block: ParameterBlock) -> bool:
-    return all(bool(torch.as_tensor(values).isfinite().all()) for values in (block.vectors, block.accumulators))
+    return all(bool(torch.as_tensor(values).isfinite().all()) for values in (block.vectors, block.state))
 
 
 def _connect(patience: timedelta) -> None:

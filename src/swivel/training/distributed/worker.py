@@ -30,11 +30,11 @@ from swivel.runtime.resources import keep_freed_memory
 from swivel.storage import scratch_folder
 from swivel.training.backends import ParameterBlock
 from swivel.training.backends.base import Gradients
-from swivel.training.backends.cpu_kernels import adagrad
 from swivel.training.distributed.leases import Part, Strip
 from swivel.training.distributed.parameter_server import REFUSED, Fetched, Push, server_of
 from swivel.training.executor import LocalResources, Round, TrainingJob
-from swivel.training.objective import Loss
+from swivel.training.objective import Loss, choose_optimizer, subtract_states
+from swivel.training.objective_numba import update_parameters
 from swivel.training.plan import TrainingPlan
 from swivel.training.schedule import Block
 
@@ -52,9 +52,9 @@ class Links:
         self._servers = list(servers)
         self._seconds = seconds
 
-    def fetch(self, part: Part, with_accumulators: bool) -> Any:
+    def fetch(self, part: Part, with_state: bool) -> Any:
         """Request a block from its server; return a reference for `take`."""
-        return self._server(part).fetch.remote(part, with_accumulators)
+        return self._server(part).fetch.remote(part, with_state)
 
     def push(self, push: Push) -> Any:
         """Send a change to its server; return a reference for `take`."""
@@ -104,7 +104,7 @@ class Stepper:
 
     def __init__(self, job: TrainingJob, resources: LocalResources) -> None:
         self.backend = job.create_backend(resources.threads)
-        self.accumulator_decay = job.config.accumulator_decay
+        self.optimizer = choose_optimizer(job.config)
         self._job = job.laid_out(self.backend, resources)
         self._offsets = job.offsets()
         self._job.hold_some(self.backend, (1, 1))  # `gradients` gets the vectors of each block.
@@ -235,7 +235,7 @@ class _StripRun:
     def request(self, position: int) -> None:
         """Request the parameters of a block of the strip."""
         for side, block in enumerate(self.strip.blocks[position]):
-            # The shared block is fetched once, with its accumulators: the worker takes its Adagrad steps itself.
+            # The shared block is fetched once, with its state: the worker takes its steps itself.
             is_shared = side == self.strip.shared
             if not is_shared or position == 0:
                 self._requests[position, side] = self._links.fetch((side, block), is_shared)
@@ -259,29 +259,30 @@ class _StripRun:
             part = side, self.strip.blocks[0][side]
             others = tuple(block[1 - side] for block in self.strip.blocks)
             vectors = self._shared.vectors - self._fetched.vectors
-            decay = self._stepper.accumulator_decay
-            kept = np.float32(decay ** len(others))
-            added = np.maximum(self._shared.accumulators - kept * self._fetched.accumulators, 0)
+            optimizer = self._stepper.optimizer
+            state = subtract_states(self._shared.state, self._fetched.state, len(others), optimizer)
             version = self._fetched.version
-            self._push(Push(self._run_id, part, others, version, vectors, added, accumulator_decay=decay))
+            self._push(Push(self._run_id, part, others, version, vectors, state, optimizer=optimizer))
         self._seconds = time.perf_counter() - started
 
     def _step(self, position: int, block: Block) -> None:
         """Compute the gradients of a block; push them, but apply that of the shared side to the copy."""
         rows = self._open(position, 0)
         columns = self._open(position, 1)
-        gradients = self._stepper.gradients(block, (rows.vectors, columns.vectors), self.strip.turn)
-        self._losses.append(gradients.loss)
+        loss, *gradients = self._stepper.gradients(block, (rows.vectors, columns.vectors), self.strip.turn)
+        self._losses.append(loss)
 
         learning_rate = self.strip.rates[position]
-        decay = self._stepper.accumulator_decay
-        for side, (parameters, gradient) in enumerate(((rows, gradients.rows), (columns, gradients.columns))):
+        optimizer = self._stepper.optimizer
+        for side, (parameters, gradient) in enumerate(zip((rows, columns), gradients, strict=True)):
             if side == self.strip.shared:
-                adagrad(parameters.vectors, parameters.accumulators, gradient, 1.0, 0.0, learning_rate, decay)
+                update_parameters(parameters.vectors, parameters.state, gradient, 1.0, 0.0, learning_rate, optimizer)
             else:
                 part = (side, block[side])
                 others = (block[1 - side],)
-                self._push(Push(self._run_id, part, others, parameters.version, gradient, None, learning_rate, decay))
+                self._push(
+                    Push(self._run_id, part, others, parameters.version, gradient, None, learning_rate, optimizer)
+                )
 
     def _open(self, position: int, side: int) -> Fetched:
         """Return the fetched block, or the copy of the shared block, which is fetched with the first block."""
@@ -293,7 +294,7 @@ class _StripRun:
         if side != self.strip.shared:
             return fetched
         self._fetched = fetched
-        self._shared = Fetched(fetched.version, np.array(fetched.vectors), np.array(fetched.accumulators))
+        self._shared = Fetched(fetched.version, np.array(fetched.vectors), np.array(fetched.state))
         return self._shared
 
     def _push(self, push: Push) -> None:

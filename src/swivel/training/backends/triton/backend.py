@@ -2,7 +2,7 @@
 
 The blocks of a round share no parameters, so one launch computes G, the gradient with respect to the dot products, for
 all of them; the same kernel processes the observed cells. Blocks that are adjacent in memory then share two batched
-products from G to the gradients of the vectors, and one launch applies Adagrad to all blocks and sums their losses. No
+products from G to the gradients of the vectors, and one launch updates all blocks and sums their losses. No
 block is ever dense in float32.
 
 Data that does not fit on the device is in host memory: cells are streamed, and groups of blocks are swapped. `run` only
@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import groupby
 
@@ -36,17 +35,16 @@ from swivel.training.backends.base import (
     Step,
     StepSettings,
 )
-from swivel.training.backends.cpu_kernels import recover_gradient
 from swivel.training.backends.select import BackendConfig
 from swivel.training.backends.triton.block_pool import BlockPool
 from swivel.training.backends.triton.cell_feed import CellFeed
-from swivel.training.backends.triton.cells import CellMemoryLimits, DeviceCells
+from swivel.training.backends.triton.cells import DeviceCells
 from swivel.training.backends.triton.cuda_streams import HostMemory, record_mark, usable_memory, wait_on_host
 from swivel.training.backends.triton.launch import Batch, Parameters, PlacedBlock, StepLauncher
 from swivel.training.backends.triton.layout import KernelTile, Shapes, SlotLayout
 from swivel.training.backends.triton.memory_plan import DeviceMemoryEstimate, arrange, choose_order
 from swivel.training.backends.triton.parameter_swap import Pair, ParameterStore, Placement
-from swivel.training.objective import MIN_ACCUMULATOR, Loss
+from swivel.training.objective import Loss, Optimizer
 from swivel.training.schedule import Block
 
 Tensor = torch.Tensor
@@ -186,7 +184,7 @@ class TritonBackend(Backend):
         more_rows = places.rows + self._max_blocks * self._estimate.taken + places.pitch
         self._parameters = Parameters(
             vectors=torch.zeros(places.rows, dim, device=self.device),
-            accumulators=torch.ones(places.rows, dim, device=self.device),
+            state=torch.ones(places.rows, dim, device=self.device),
             mirror=torch.zeros(more_rows, places.padded_dim, dtype=self._operand_dtype, device=self.device),
             offsets=torch.zeros(more_rows, device=self.device),
             weights=torch.zeros(more_rows, device=self.device),
@@ -200,15 +198,19 @@ class TritonBackend(Backend):
 
     def take(self, cells: MatrixCells) -> None:
         """Lay out the cells of the whole matrix on the device, or in host memory if they do not fit."""
-        limits = None
-        if self._memory is not None:
-            slots = self._places.rows // self._places.pitch
-            left = self._memory - self._estimate.parameters(slots, self._max_blocks)
-            limits = CellMemoryLimits(resident=left - self._estimate.work(self._max_blocks), temporary=left)
+        slots = self._places.rows // self._places.pitch
+        memory = math.inf if self._memory is None else self._memory
+        left = memory - self._estimate.parameters(slots, self._max_blocks)
 
         with self._on_device():
             self._cells = DeviceCells(
-                self._places, self._shapes, self.device, limits=limits, host=self._host, groups=self._store.groups
+                self._places,
+                self._shapes,
+                self.device,
+                resident_bytes=left - self._estimate.work(self._max_blocks),
+                temporary_bytes=left,
+                host=self._host,
+                groups=self._store.groups,
             )
             self._cells.take(cells)
             self._feed = CellFeed(self._cells, self._max_blocks)
@@ -247,30 +249,20 @@ class TritonBackend(Backend):
         self._store.drop_block(side, block)
 
     def gradients(self, step: Step, rows: ParameterBlock, columns: ParameterBlock) -> Gradients:
-        """Return the loss and the gradients of a step, recovered from the parameters after the step.
+        """Return the loss and the gradients of a step, which the kernels write in place of the optimizer's state."""
+        for side, values in enumerate((rows, columns)):
+            vectors = np.array(values.vectors, np.float32)  # a copy: torch warns about read-only arrays
+            self.set_block(side, step.block[side], ParameterBlock(vectors, vectors, values.offsets))
 
-        With accumulators close to zero, a step with learning rate 1 leaves the squares of the gradients in the
-        accumulators, and their signs in the direction in which the vectors moved.
-        """
-        for side, before in enumerate((rows, columns)):
-            # A copy: the given vectors may be read-only, and torch warns about those.
-            vectors = np.array(before.vectors, np.float32)
-            tiny = np.full(vectors.shape, MIN_ACCUMULATOR, np.float32)
-            self.set_block(side, step.block[side], ParameterBlock(vectors, tiny, before.offsets))
-
-        gradients = []
         try:
-            (loss,) = self.run([replace(step, learning_rate=1.0)], lambda: False).losses()
-            for side, before in enumerate((rows, columns)):
-                after = self.get_block(side, step.block[side])
-                gradient = after.accumulators.cpu().numpy()
-                recover_gradient(before.vectors, after.vectors.cpu().numpy(), gradient, MIN_ACCUMULATOR)
-                gradients.append(gradient)
+            with self._on_device():
+                (loss,) = self._run([step], None).losses()
+            first, second = (self.get_block(side, step.block[side]).state.cpu().numpy() for side in (0, 1))
         finally:
             if isinstance(self._store, BlockPool):
                 for side in (0, 1):
                     self._store.drop_block(side, step.block[side])
-        return Gradients(loss, *gradients)
+        return loss, first, second
 
     def close(self) -> None:
         """Wait for the device and release its memory."""
@@ -289,9 +281,10 @@ class TritonBackend(Backend):
     def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> PendingSteps:
         """Submit all steps to the device, or none if `should_stop` returns true."""
         with self._on_device():
-            return self._run([] if should_stop() else steps)
+            return self._run([] if should_stop() else steps, self.settings.optimizer)
 
-    def _run(self, steps: Sequence[Step]) -> PendingSteps:
+    def _run(self, steps: Sequence[Step], optimizer: Optimizer | None) -> PendingSteps:
+        """Submit steps; without an optimizer, compute only the gradients (`StepLauncher.run`)."""
         totals = torch.empty(len(steps), 3, dtype=torch.float64, device=self.device)
         counts = np.zeros((len(steps), 2))
         feed = self._feed
@@ -304,15 +297,15 @@ class TritonBackend(Backend):
         def groups_and_rate(step: Step) -> tuple[Pair, float]:
             return self._store.groups_of(step.block), step.learning_rate
 
-        done = 0
+        first = 0
         for (groups, _), group_steps in groupby(steps, key=groups_and_rate):
             self._store.ensure_loaded(groups)
             for batch in self._batches([step.block for step in group_steps], groups, feed):
-                end = done + len(batch)
-                self._launcher.run(batch, steps[done:end], feed.load(batch.cells), totals[done:end])
+                last = first + len(batch)
+                self._launcher.run(batch, steps[first:last], feed.load(batch.copies), totals[first:last], optimizer)
                 feed.release()
-                counts[done:end] = batch.counts
-                done = end
+                counts[first:last] = batch.counts
+                first = last
             self._store.release()
 
         return self._send(totals, counts)
@@ -345,10 +338,8 @@ class TritonBackend(Backend):
             batches[-1].append(block)
 
         slot_count = feed.cells.slot_count
-        return [
-            self._launcher.prepare(placed, feed.plan([block.cells for block in placed]), slot_count)
-            for placed in batches
-        ]
+        plans = [feed.plan([block.cells for block in placed]) for placed in batches]
+        return [self._launcher.prepare(placed, *plan, slot_count) for placed, plan in zip(batches, plans, strict=True)]
 
     def _place(self, cells: DeviceCells, block: Block) -> PlacedBlock:
         shard = cells.find(block)
@@ -360,17 +351,17 @@ class TritonBackend(Backend):
     def _send(self, totals: Tensor, counts: NDArray[np.float64]) -> PendingSteps:
         """Start the copy of the totals of `StepLauncher.run` to the host, and return a handle to the losses."""
         host = totals
-        done = None
+        copied = None
         if self.device.type == "cuda":
             host = torch.empty(totals.shape, dtype=totals.dtype, pin_memory=True)
             host.copy_(totals, non_blocking=True)
-            done = record_mark(self.device)
+            copied = record_mark(self.device)
 
         def losses() -> list[Loss]:
-            wait_on_host(done)
-            found = []
+            wait_on_host(copied)
+            results = []
             for (observed, zeros, weight), (seen, unseen) in zip(host.tolist(), counts.tolist(), strict=True):
-                found.append(Loss(observed, seen, zeros * LN2, unseen - weight))
-            return found
+                results.append(Loss(observed, seen, zeros * LN2, unseen - weight))
+            return results
 
         return PendingSteps(len(counts), losses)

@@ -1,7 +1,7 @@
-"""The gradient kernel for Hopper GPUs (compute capability 9): `kernels.gradient` with specialized warps.
+"""The gradient kernel for Hopper GPUs (compute capability 9): `step_kernels.gradient` with specialized warps.
 
-It reads and writes the same arrays as `kernels.gradient`, for tiles of 64 x 128 and operands of 16 bits. Only the
-order of the losses differs (`HopperGradient.loss_pairs`). Symbols as in `kernels`.
+It reads and writes the same arrays as `step_kernels.gradient`, for tiles of 64 x 128 and operands of 16 bits. Only the
+order of the losses differs (`HopperGradient.loss_pairs`). Symbols as in `step_kernels`.
 
 One program runs on each multiprocessor and processes *items*: 128 rows of a shard and a part (1 / SPLIT) of its
 columns. The first item of a program is its number; the others come from a global counter. The warps of a program:

@@ -143,7 +143,7 @@ class DeviceMemoryEstimate:
     def parameters(self, slots: int, max_blocks: int) -> int:
         """Return the bytes of the parameters in `slots` slots, and of the columns copied for `max_blocks` blocks."""
         places = self.places
-        # Vectors and accumulators in float32; then, for every row, the mirror, the offset and the weight.
+        # Vectors and state in float32; then, for every row, the mirror, the offset and the weight.
         masters = slots * places.pitch * places.dim * 8
         rows = slots * places.pitch + max_blocks * self.taken + places.pitch
         return masters + rows * (places.padded_dim * self.itemsize + 8)

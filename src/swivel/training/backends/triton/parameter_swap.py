@@ -37,7 +37,7 @@ LN2 = math.log(2)
 STAGES = 2  # page-locked buffers for downloads
 STAGE_VALUES = 1 << 22  # float32 values of each buffer: 16 MiB
 PIECES = 2  # in which a group is copied
-PARAMETERS = "vectors", "accumulators", "offsets"
+PARAMETERS = "vectors", "state", "offsets"
 Pair = tuple[int, int]  # a group of rows and a group of columns
 Placement = Hashable  # what the slots of some blocks depend on
 
@@ -99,9 +99,9 @@ class ParameterStore:
         """Starts of the groups of row blocks and of column blocks."""
         return self.layout[0].starts, self.layout[1].starts
 
-    def put(self, side: int, given: ParameterBlock) -> None:
+    def put(self, side: int, values: ParameterBlock) -> None:
         """Copy the parameters of a side to the device, or to host memory if they do not fit."""
-        source = replace(given, offsets=np.asarray(given.offsets, np.float64) / LN2)
+        source = replace(values, offsets=np.asarray(values.offsets, np.float64) / LN2)
 
         if not self.layout[side].is_whole:
             self._host[side] = source.map(partial(self._keep, side))
@@ -352,7 +352,7 @@ class ParameterStore:
 
     def _copy_out(self, side: int, blocks: range, number: int) -> None:
         host, device = self._swapped_rows(side, blocks, number)
-        for name in ("vectors", "accumulators"):  # Offsets never change.
+        for name in ("vectors", "state"):  # Offsets never change.
             getattr(self._host[side], name)[host].copy_(getattr(self.parameters, name)[device], non_blocking=True)
 
     def _swapped_rows(self, side: int, blocks: range, number: int) -> tuple[slice, slice]:
@@ -371,22 +371,22 @@ class ParameterStore:
 def read_rows(parameters: Parameters, rows: slice) -> ParameterBlock:
     """Return some rows of the joint arrays: views, and a copy of the offsets."""
     p = parameters
-    return ParameterBlock(p.vectors[rows], p.accumulators[rows], p.offsets[rows] * LN2)
+    return ParameterBlock(p.vectors[rows], p.state[rows], p.offsets[rows] * LN2)
 
 
 def write_rows(parameters: Parameters, rows: slice, values: ParameterBlock) -> None:
     """Overwrite some rows of the joint arrays, and their copies in the mirror."""
     p = parameters
     p.vectors[rows].copy_(torch.as_tensor(values.vectors))
-    p.accumulators[rows].copy_(torch.as_tensor(values.accumulators))
+    p.state[rows].copy_(torch.as_tensor(values.state))
     p.offsets[rows].copy_((torch.as_tensor(values.offsets).double() / LN2).float())
     p.mirror[rows, : p.vectors.shape[1]].copy_(p.vectors[rows])
 
 
 def find_largest(parameters: Parameters, rows: slice = slice(None)) -> list[torch.Tensor]:
-    """Return the largest magnitude among the vectors and among the accumulators; not finite if a value is not."""
+    """Return the largest magnitude among the vectors and in the state; not finite if a value is not."""
     # The infinity norm is inf or NaN if a value is, and needs no temporary array.
-    arrays = parameters.vectors[rows], parameters.accumulators[rows]
+    arrays = parameters.vectors[rows], parameters.state[rows]
     return [torch.linalg.vector_norm(values, math.inf) for values in arrays]
 
 
