@@ -20,8 +20,8 @@ from swivel.training.backends.base import DeviceLoad
 from swivel.training.backends.triton.backend import TritonBackend, estimate_device_memory
 from swivel.training.backends.triton.cell_feed import Copies, EntryArrays
 from swivel.training.backends.triton.launch import Batch, Parameters, PlacedBlock
-from swivel.training.backends.triton.layout import Shapes, SlotLayout
 from swivel.training.backends.triton.memory_plan import DeviceMemoryEstimate
+from swivel.training.backends.triton.slot_layout import Shapes, SlotLayout
 from swivel.training.objective import Loss, Objective, Optimizer
 from swivel.training.schedule import block_starts, rounds_in_groups
 

@@ -193,9 +193,9 @@ def _sample_columns(sums: NDArray[np.float64], seed: int) -> tuple[NDArray[np.in
     roots = np.sqrt(np.maximum(sums, 0))
     is_certain = np.zeros(len(sums), bool)
     while True:
-        left = SAMPLE_COLUMNS - is_certain.sum()
+        free_places = SAMPLE_COLUMNS - is_certain.sum()
         total = roots[~is_certain].sum()
-        probabilities = np.where(is_certain, 1.0, left * (roots / total) if total > 0 else 0.0)
+        probabilities = np.where(is_certain, 1.0, free_places * (roots / total) if total > 0 else 0.0)
         if not (probabilities > 1).any():
             break
         is_certain |= probabilities >= 1
@@ -223,8 +223,8 @@ def _check_counts(counts: Any, column_sums: NDArray[np.float64]) -> scipy.sparse
         at = wrong[0]
         raise CountsError(f"row {row[at]}, column {column[at]}: count {values[at]:g}; counts must be finite and >= 0")
 
-    kept = (values > 0) & (column_sums[column] > 0)
-    return scipy.sparse.csr_array((values[kept], (row[kept], column[kept])), shape=cells.shape)
+    is_valid = (values > 0) & (column_sums[column] > 0)
+    return scipy.sparse.csr_array((values[is_valid], (row[is_valid], column[is_valid])), shape=cells.shape)
 
 
 def _split_rows(rows: scipy.sparse.csr_array, fixed: FixedColumns, threads: int) -> list[NDArray[np.int64]]:

@@ -66,7 +66,8 @@ class Objective:
         >>> Objective().confidence(np.array([4.0])).tolist()
         [0.6]
         """
-        return self.confidence_base + self.confidence_scale * x**self.confidence_power
+        weights: ArrayOrTensor = self.confidence_base + self.confidence_scale * x**self.confidence_power
+        return weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,22 +159,27 @@ def unobserved_gradients(margins: Array) -> Array:
     return np.exp(-np.logaddexp(0.0, -margins))
 
 
-def loss_and_gradient(products: Array, x: Array, offsets: Array, objective: Objective) -> tuple[Loss, Array]:
+def loss_and_gradient(
+    products: Array, x: Array, offsets: Array, objective: Objective, weights: Array | float = 1.0
+) -> tuple[Loss, Array]:
     """Return the loss of a dense part of the matrix and its gradient with respect to the dot products.
 
     `products` are w_i . c_j, `x` the counts and `offsets` the sums of the row and column offsets, all of one shape.
+    An unobserved cell counts with its weight.
     """
-    seen = x > 0
-    counts = np.where(seen, x, 1.0)
+    is_observed = x > 0
+    zeros = np.where(is_observed, 0.0, weights)  # the weight of each cell as a zero
+    counts = np.where(is_observed, x, 1.0)
     margins = products - (offsets + np.log(objective.unseen))
 
     # L_1 = 1/2 f d^2 and dL_1 = f d, with d = w . c - pmi.
     observed = observed_losses(products, counts, offsets, objective)
     observed_gradients = objective.confidence(counts) * (products - observed_targets(counts, offsets))
 
-    gradient = np.where(seen, observed_gradients, unobserved_gradients(margins))
-    losses = np.where(seen, observed, 0.0).sum(), np.where(seen, 0.0, unobserved_losses(margins)).sum()
-    return Loss(float(losses[0]), int(seen.sum()), float(losses[1]), int((~seen).sum())), gradient
+    gradient = np.where(is_observed, observed_gradients, zeros * unobserved_gradients(margins))
+    observed_loss = float(np.where(is_observed, observed, 0.0).sum())
+    unobserved_loss = float((zeros * unobserved_losses(margins)).sum())
+    return Loss(observed_loss, int(is_observed.sum()), unobserved_loss, float(zeros.sum())), gradient
 
 
 def choose_optimizer(config: TrainConfig) -> Optimizer:

@@ -164,8 +164,7 @@ class ArrayBackend(Backend):
     """Base class of backends that keep the parameters of every block in arrays of their own."""
 
     settings: StepSettings
-    _blocks: tuple[list[ParameterBlock], list[ParameterBlock]]
-    _nothing: ParameterBlock  # in place of a block that another process has
+    _blocks: tuple[dict[int, ParameterBlock], dict[int, ParameterBlock]]  # of rows and of columns, by number
 
     def put(self, array: NDArray[Any]) -> Any:
         """Return a copy of a host array as the backend's array type."""
@@ -196,21 +195,19 @@ class ArrayBackend(Backend):
 
     def hold_some(self, starts: Starts, dim: int, capacity: tuple[int, int]) -> None:
         """Start without any block; `set_block` adds them."""
-        empty = np.empty((0, dim), np.float32)
-        self._nothing = ParameterBlock(empty, empty, empty[:, 0]).map(self.put)
-        self._blocks = [self._nothing] * (len(starts[0]) - 1), [self._nothing] * (len(starts[1]) - 1)
+        self._blocks = {}, {}
 
     def drop_block(self, side: int, block: int) -> None:
         """Forget the arrays of a block."""
-        self._blocks[side][block] = self._nothing
+        self._blocks[side].pop(block, None)
 
-    def _split(self, side: ParameterBlock, starts: Sequence[int] | NDArray[np.int64]) -> list[ParameterBlock]:
-        return [side.part(int(start), int(stop)).map(self.put) for start, stop in pairwise(starts)]
+    def _split(self, side: ParameterBlock, starts: Sequence[int] | NDArray[np.int64]) -> dict[int, ParameterBlock]:
+        return {n: side.part(int(a), int(b)).map(self.put) for n, (a, b) in enumerate(pairwise(starts))}
 
     def fetch(self) -> Sides:
         """Return the parameters of all blocks, joined."""
         rows, columns = self._blocks
-        return self._join(rows), self._join(columns)
+        return self._join([*rows.values()]), self._join([*columns.values()])
 
     def _join(self, blocks: list[ParameterBlock]) -> ParameterBlock:
         return ParameterBlock(
@@ -221,7 +218,7 @@ class ArrayBackend(Backend):
 
     def is_finite(self) -> bool:
         """Return whether all vectors and states are finite."""
-        blocks = [*self._blocks[0], *self._blocks[1]]
+        blocks = [*self._blocks[0].values(), *self._blocks[1].values()]
         return all(_is_finite(block.vectors) and _is_finite(block.state) for block in blocks)
 
     def get_block(self, side: int, block: int) -> ParameterBlock:

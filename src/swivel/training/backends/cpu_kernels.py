@@ -155,40 +155,40 @@ def find_cells(positions: Any, start: int, stop: int) -> Any:
 
 
 @_part
-def read_observed(cells: Any, products: Any, offsets: Any, taken: Any, work: Any) -> int:
+def read_observed(cells: Any, products: Any, offsets: Any, sample: Any, work: Any) -> int:
     """Collect the observed cells whose column was sampled, list the others, and return the number of the former.
 
     cells: positions, counts, first row of the panel.
     offsets: offsets of the rows and of the columns of `products`.
-    taken: column of `products` of each column of the block, or -1; weight of a zero in each column of `products`.
+    sample: column of `products` of each column of the block, or -1; weight of a zero in each column of `products`.
     work: arrays to fill. For the collected cells: rows and columns in `products`, counts, weights of a zero, and
     margins (w_i . c_j - offsets). For the other cells: their indexes.
     """
     positions, counts, first_row = cells
     row_offsets, column_offsets = offsets
-    places, weights = taken
+    places, weights = sample
     rows, columns, matched_counts, zero_weights, margins, others = work
-    found = 0
+    count = 0
 
     for n in range(len(positions)):
         place = places[np.int64(positions[n] & np.uint32(0xFFFF))]
         if place < 0:
-            others[n - found] = n
+            others[n - count] = n
             continue
 
         row = np.int64(positions[n] >> np.uint32(16)) - first_row
-        rows[found] = row
-        columns[found] = place
-        matched_counts[found] = counts[n]
-        zero_weights[found] = weights[place]
-        margins[found] = _widen(products[row, place]) - (row_offsets[row] + column_offsets[place])
-        found += 1
+        rows[count] = row
+        columns[count] = place
+        matched_counts[count] = counts[n]
+        zero_weights[count] = weights[place]
+        margins[count] = _widen(products[row, place]) - (row_offsets[row] + column_offsets[place])
+        count += 1
 
-    return found
+    return count
 
 
 @_kernel
-def panel_gradient(cells: Any, products: Any, offsets: Any, taken: Any, objective: Any, work: Any) -> Any:
+def panel_gradient(cells: Any, products: Any, offsets: Any, sample: Any, objective: Any, work: Any) -> Any:
     """Replace the dot products of a panel by the gradient G with respect to them, in place.
 
     The parameters are those of `read_observed`, and objective: b0, b, a, log of the count that replaces 0.
@@ -198,23 +198,23 @@ def panel_gradient(cells: Any, products: Any, offsets: Any, taken: Any, objectiv
     rows, columns, matched_counts, zero_weights, margins, _ = work
 
     # The margins of observed cells must be read before the hinge overwrites `products`.
-    found = read_observed(cells, products, offsets, taken, work)
-    observed, as_zeros = replace_margins(margins[:found], zero_weights[:found], matched_counts[:found], objective)
+    count = read_observed(cells, products, offsets, sample, work)
+    observed, as_zeros = replace_margins(margins[:count], zero_weights[:count], matched_counts[:count], objective)
 
     # All cells as if they were unobserved. `powers` are the offsets of pmi*, times log2(e).
     powers = (offsets[0] + F(objective[3])) * LOG2E, offsets[1] * LOG2E
-    if products.shape[1] == len(taken[0]):
+    if products.shape[1] == len(sample[0]):
         unobserved = hinge(products, powers[0], powers[1])
     else:
-        unobserved = weighted_hinge(products, powers[0], powers[1], taken[1])
+        unobserved = weighted_hinge(products, powers[0], powers[1], sample[1])
 
     # Then the observed cells, over the gradient of a zero.
     weight = 0.0
-    for n in range(found):
+    for n in range(count):
         products[rows[n], columns[n]] = _narrow(margins[n], products[rows[n], columns[n]])
         weight += zero_weights[n]
 
-    return observed, unobserved - as_zeros, weight, found
+    return observed, unobserved - as_zeros, weight, count
 
 
 @_kernel
@@ -236,14 +236,14 @@ def widen_rows(source: Any, target: Any) -> None:
 
 
 @_kernel
-def take_columns(vectors: Any, offsets: Any, chosen: Any, out: Any) -> None:
-    """Copy vectors and offsets of the chosen columns; write the index of every column among them (-1: not chosen)."""
-    taken, taken_offsets, places = out
+def take_columns(vectors: Any, offsets: Any, ids: Any, out: Any) -> None:
+    """Copy vectors and offsets of the columns `ids`; write the index of every column among them, or -1."""
+    sample, sample_offsets, places = out
     places[:] = -1
-    for n in range(len(chosen)):
-        taken[n] = vectors[chosen[n]]
-        taken_offsets[n] = offsets[chosen[n]]
-        places[chosen[n]] = n
+    for n in range(len(ids)):
+        sample[n] = vectors[ids[n]]
+        sample_offsets[n] = offsets[ids[n]]
+        places[ids[n]] = n
 
 
 @_kernel

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from swivel.counts import BlockCells
 from swivel.training.backends.base import ArrayBackend, Gradients, ParameterBlock, Sides, StepSettings
-from swivel.training.objective import Loss, Objective, loss_and_gradient, update_parameters
+from swivel.training.objective import loss_and_gradient, update_parameters
 
 
 class ReferenceBackend(ArrayBackend):
@@ -43,18 +43,14 @@ class ReferenceBackend(ArrayBackend):
         x[cells.positions >> 16, cells.positions & 0xFFFF] = cells.counts
         offsets = np.asarray(rows.offsets, np.float64)[:, None] + np.asarray(columns.offsets, np.float64)
 
-        # An observed cell has weight 1; a zero has the weight of its column in the panel of its row, 0 if not sampled.
+        # A zero has the weight of its column in the panel of its row, 0 if not sampled.
         weights = np.zeros_like(x)
         for panel in self.settings.zeros.panels(len(W), len(C), seed):
             columns_of_panel = slice(None) if panel.columns is None else panel.columns
             weights[panel.start : panel.stop, columns_of_panel] = 1.0 if panel.weights is None else panel.weights
-        weights[x > 0] = 1.0
 
         # G = dL / d(W C^T), then dL/dW = G C and dL/dC = G^T W.
-        products = W @ C.T
-        _, gradient = loss_and_gradient(products, x, offsets, self.settings.objective)
-        gradient *= weights
-        loss = _weighted_loss(products, x, offsets, weights, self.settings.objective)
+        loss, gradient = loss_and_gradient(W @ C.T, x, offsets, self.settings.objective, weights)
         return loss, gradient @ C, gradient.T @ W
 
     @np.errstate(over="ignore", invalid="ignore")
@@ -62,14 +58,3 @@ class ReferenceBackend(ArrayBackend):
         """Take a step of `swivel.training.objective.update_parameters` in place."""
         gradient = self.mean_gradient(side, total, size, decay)
         update_parameters(side.vectors, side.state, gradient, learning_rate, self.settings.optimizer)
-
-
-def _weighted_loss(products: Any, x: Any, offsets: Any, weights: Any, objective: Objective) -> Loss:
-    """Return the weighted loss: `loss_and_gradient` is called once for each distinct weight."""
-    total = Loss()
-    for weight in np.unique(weights):
-        mask = weights == weight
-        part, _ = loss_and_gradient(products[mask], x[mask], offsets[mask], objective)
-        total += Loss(part.observed, part.observed_cells, weight * part.unobserved, weight * part.unobserved_cells)
-
-    return total

@@ -36,14 +36,13 @@ from swivel.training.backends.base import (
     StepSettings,
 )
 from swivel.training.backends.select import BackendConfig
-from swivel.training.backends.triton.block_pool import BlockPool
 from swivel.training.backends.triton.cell_feed import CellFeed
-from swivel.training.backends.triton.cells import DeviceCells
 from swivel.training.backends.triton.cuda_streams import HostMemory, record_mark, usable_memory, wait_on_host
+from swivel.training.backends.triton.device_cells import DeviceCells
 from swivel.training.backends.triton.launch import Batch, Parameters, PlacedBlock, StepLauncher
-from swivel.training.backends.triton.layout import KernelTile, Shapes, SlotLayout
 from swivel.training.backends.triton.memory_plan import DeviceMemoryEstimate, arrange, choose_order
 from swivel.training.backends.triton.parameter_swap import Pair, ParameterStore, Placement
+from swivel.training.backends.triton.slot_layout import KernelTile, Shapes, SlotLayout
 from swivel.training.objective import Loss, Optimizer
 from swivel.training.schedule import Block
 
@@ -81,7 +80,7 @@ class TritonBackend(Backend):
     name = "triton"
     builds_layout = True
     rounds_ahead = 2  # The device has work while the host submits the copies of swapped parameters.
-    _store: ParameterStore | BlockPool
+    _store: ParameterStore
 
     def __init__(self, settings: StepSettings, config: BackendConfig) -> None:
         self.settings = settings
@@ -98,7 +97,6 @@ class TritonBackend(Backend):
         if "_launcher" in self.__dict__ and self.device.type == "cuda":
             parts.append(f"{self._launcher.kernel} kernel")
         if self.is_swapping:
-            assert isinstance(self._store, ParameterStore)
             rows, columns = self._store.layout
             size = f"{rows.slots_per_bank} x {columns.slots_per_bank} blocks"
             parts.append(f"parameters swapped between device and host memory, {size} at a time")
@@ -115,8 +113,8 @@ class TritonBackend(Backend):
     @property
     def is_streaming(self) -> bool:
         """Whether the cells are in host memory."""
-        cells = self.__dict__.get("_cells")
-        return cells is not None and cells.on_host
+        feed = self.__dict__.get("_feed")
+        return feed is not None and feed.cells.on_host
 
     @contextlib.contextmanager
     def _on_device(self) -> Iterator[None]:
@@ -153,18 +151,19 @@ class TritonBackend(Backend):
 
             # As many column blocks again are on their way to or from other devices.
             transit = capacity[1] * self._estimate.places.pitch * dim * 8 if capacity[1] > 1 else 0
-            needed = self._estimate.min_bytes_of(sum(capacity), max_blocks) + transit
+            required_bytes = self._estimate.min_bytes_of(sum(capacity), max_blocks) + transit
             if self._memory is not None:
-                if needed > self._memory:
+                if required_bytes > self._memory:
                     raise TrainingError(
-                        f"{capacity[0]:,} row blocks and {capacity[1]:,} column blocks need {format_bytes(needed)} of "
-                        f"device memory, and there are {format_bytes(self._memory)}; use more devices, or lower "
-                        "block_size or dim"
+                        f"{capacity[0]:,} row blocks and {capacity[1]:,} column blocks need "
+                        f"{format_bytes(required_bytes)} of device memory, and there are "
+                        f"{format_bytes(self._memory)}; use more devices, or lower block_size or dim"
                     )
                 self._memory -= transit
 
             self._allocate(sum(capacity), max_blocks)
-            self._store = BlockPool(self._parameters, self._places, capacity)
+            banks = self._estimate.banks((1, 1), capacity)
+            self._store = ParameterStore(self._parameters, self._places, banks, self._host, is_pool=True)
 
     def _estimate_memory(self, starts: Starts, dim: int) -> None:
         self._memory = usable_memory(self.device, USED_SHARE, self._memory_limit)
@@ -192,7 +191,6 @@ class TritonBackend(Backend):
 
         self._host = HostMemory(self.device)
         self._launcher = StepLauncher(self.settings, self._places, self._shapes, self._parameters)
-        self._cells: DeviceCells | None = None
         self._feed: CellFeed | None = None
         self._prepared: dict[tuple[tuple[Block, ...], Placement], list[Batch]] = {}
 
@@ -200,20 +198,20 @@ class TritonBackend(Backend):
         """Lay out the cells of the whole matrix on the device, or in host memory if they do not fit."""
         slots = self._places.rows // self._places.pitch
         memory = math.inf if self._memory is None else self._memory
-        left = memory - self._estimate.parameters(slots, self._max_blocks)
+        free_bytes = memory - self._estimate.parameters(slots, self._max_blocks)
 
         with self._on_device():
-            self._cells = DeviceCells(
+            laid_out = DeviceCells(
                 self._places,
                 self._shapes,
                 self.device,
-                resident_bytes=left - self._estimate.work(self._max_blocks),
-                temporary_bytes=left,
+                resident_bytes=free_bytes - self._estimate.work(self._max_blocks),
+                temporary_bytes=free_bytes,
                 host=self._host,
                 groups=self._store.groups,
             )
-            self._cells.take(cells)
-            self._feed = CellFeed(self._cells, self._max_blocks)
+            laid_out.take(cells)
+            self._feed = CellFeed(laid_out, self._max_blocks)
             self._prepared = {}
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()  # returns the memory that sorting used
@@ -225,7 +223,6 @@ class TritonBackend(Backend):
 
     def fetch(self) -> Sides:
         """Return the parameters as host arrays."""
-        assert isinstance(self._store, ParameterStore)
         with self._on_device():
             return self._store.fetch(0), self._store.fetch(1)
 
@@ -245,7 +242,6 @@ class TritonBackend(Backend):
 
     def drop_block(self, side: int, block: int) -> None:
         """Free the place of a block, after `hold_some`."""
-        assert isinstance(self._store, BlockPool)
         self._store.drop_block(side, block)
 
     def gradients(self, step: Step, rows: ParameterBlock, columns: ParameterBlock) -> Gradients:
@@ -259,7 +255,7 @@ class TritonBackend(Backend):
                 (loss,) = self._run([step], None).losses()
             first, second = (self.get_block(side, step.block[side]).state.cpu().numpy() for side in (0, 1))
         finally:
-            if isinstance(self._store, BlockPool):
+            if self._store.is_pool:
                 for side in (0, 1):
                     self._store.drop_block(side, step.block[side])
         return loss, first, second
@@ -269,7 +265,7 @@ class TritonBackend(Backend):
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-        for name in ("_launcher", "_store", "_parameters", "_feed", "_cells", "_prepared"):
+        for name in ("_launcher", "_store", "_parameters", "_feed", "_prepared"):
             self.__dict__.pop(name, None)
         host = self.__dict__.pop("_host", None)
         if host is not None:
@@ -360,8 +356,8 @@ class TritonBackend(Backend):
         def losses() -> list[Loss]:
             wait_on_host(copied)
             results = []
-            for (observed, zeros, weight), (seen, unseen) in zip(host.tolist(), counts.tolist(), strict=True):
-                results.append(Loss(observed, seen, zeros * LN2, unseen - weight))
+            for (observed, zeros, weight), (cells, zero_cells) in zip(host.tolist(), counts.tolist(), strict=True):
+                results.append(Loss(observed, cells, zeros * LN2, zero_cells - weight))
             return results
 
         return PendingSteps(len(counts), losses)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from swivel.training.backends.triton.cells import DeviceCells, ShardCells
 from swivel.training.backends.triton.cuda_streams import CopyQueue, Mark, record_mark, wait_on_device
+from swivel.training.backends.triton.device_cells import DeviceCells, ShardCells
 from swivel.training.backends.triton.memory_plan import BUFFERS
 
 Tensor = torch.Tensor

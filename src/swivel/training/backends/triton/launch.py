@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from swivel.training.backends.base import Step, StepSettings
 from swivel.training.backends.triton import step_kernels as kernels
 from swivel.training.backends.triton.cell_feed import Copies, EntryArrays
-from swivel.training.backends.triton.cells import ShardCells
-from swivel.training.backends.triton.layout import FIELDS, BlockShape, KernelTile, PanelShape, Shapes, SlotLayout
+from swivel.training.backends.triton.device_cells import ShardCells
+from swivel.training.backends.triton.slot_layout import FIELDS, BlockShape, KernelTile, PanelShape, Shapes, SlotLayout
 from swivel.training.objective import Optimizer
 from swivel.training.zero_sampling import step_fraction
 
@@ -71,7 +71,7 @@ class Batch:
     begins: Sequence[int]  # first entry of each block in the device arrays of the cells
     copies: Copies  # that bring the cells there
     slot_count: int  # slots of every block in these arrays
-    table: Tensor  # of the kernels, (panels, blocks, fields); see `layout.FIELDS`
+    table: Tensor  # of the kernels, (panels, blocks, fields); see `slot_layout.FIELDS`
     runs: Sequence[slice]
     search_steps: int  # of a binary search among the entries of any block
     counts: NDArray[np.float64]  # (blocks, 2): `PlacedBlock.count_cells`
@@ -99,7 +99,7 @@ def find_runs(blocks: Sequence[PlacedBlock]) -> list[slice]:
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """Device arrays of both sides; see `layout.SlotLayout`.
+    """Device arrays of both sides; see `slot_layout.SlotLayout`.
 
     `mirror`, `offsets` and `weights` have more rows than the other arrays: the copies of sampled columns.
     """
@@ -231,7 +231,7 @@ class StepLauncher:
         return self._buffers[name][:size]
 
     def _make_table(self, blocks: Sequence[PlacedBlock], begins: Sequence[int], slot_count: int) -> NDArray[np.int64]:
-        """Return the table of the kernels, (panels, blocks, fields); see `layout.FIELDS`."""
+        """Return the table of the kernels, (panels, blocks, fields); see `slot_layout.FIELDS`."""
         shape = blocks[0].shape
         table = np.zeros((len(shape.panels), len(blocks), len(FIELDS)), np.int64)
         number = np.arange(len(blocks))
@@ -331,14 +331,14 @@ class StepLauncher:
         # For every sampled panel, step and column: its index among the sampled ones (or -1) and the weight of zeros.
         size = len(shape.panels) - 1, n, self.places.pitch
         places = self._buffer("places", math.prod(size), torch.int32).fill_(-1).view(size)
-        taken = self._buffer("taken", math.prod(size), torch.float32).fill_(0).view(size)
+        zero_weights = self._buffer("zero_weights", math.prod(size), torch.float32).fill_(0).view(size)
 
         # The gradients of rows and columns, for every run and panel.
         products: list[list[tuple[Tensor, Tensor]]] = [[] for _ in batch.runs]
         for number, panel in enumerate(shape.panels):
             if panel.stride >= 0:
                 fractions = np.array([step_fraction(step.seed, number - 1) for step in steps])
-                self._gather(batch, number, self._put(fractions), (places[number - 1], taken[number - 1]))
+                self._gather(batch, number, self._put(fractions), (places[number - 1], zero_weights[number - 1]))
 
             if not panel.rows:
                 for parts in products:
@@ -354,7 +354,7 @@ class StepLauncher:
 
         # Rows before columns: both read the old vectors in the mirror, so the rows are copied there only at the end.
         losses = self._buffer("rare losses", n * self.places.pitch * 3, torch.float32).view(n, -1, 3)
-        arrays = places, taken, starts, losses
+        arrays = places, zero_weights, starts, losses
         for run, parts in zip(batch.runs, products, strict=True):
             for side in (0, 1):
                 self._update_sampled(batch, run, cells, arrays, [p[side] for p in parts], side, update)
@@ -371,7 +371,7 @@ class StepLauncher:
     def _gather(self, batch: Batch, number: int, fractions: Tensor, places: tuple[Tensor, Tensor]) -> None:
         """Copy the columns that a panel samples in this step.
 
-        fractions: of each step, see `step_fraction`. places: rows of `places` and `taken` of the panel.
+        fractions: of each step, see `step_fraction`. places: rows of `places` and `zero_weights` of the panel.
         """
         p, panel = self.parameters, batch.shape.panels[number]
 
@@ -398,7 +398,7 @@ class StepLauncher:
     ) -> None:
         """Update one side of a run of steps that sample zeros; parts: the side's gradients of each panel."""
         p, shape, pitch = self.parameters, batch.shape, self.places.pitch
-        places, taken, starts, losses = arrays
+        places, zero_weights, starts, losses = arrays
         size, others = (shape.columns, shape.rows) if side else (shape.rows, shape.columns)
         first = batch.blocks[run.start].slots
 
@@ -409,7 +409,7 @@ class StepLauncher:
         whole, rest = _two_powers(width)
 
         kernels.update_sampled[(size, run.stop - run.start)](
-            p.vectors, p.state, p.mirror, p.offsets, places[:, run], taken[:, run],
+            p.vectors, p.state, p.mirror, p.offsets, places[:, run], zero_weights[:, run],
             batch.table[0, run], *three, *(part.shape[1] for part in three),
             starts, *cells[1:], losses[run], first[side] * pitch,
             first[1 - side] * pitch, pitch, len(batch), others, shape.panels[0].rows, second, self.places.dim,

@@ -6,7 +6,7 @@ Kernels, in the order of a step:
 kernel             one program computes                           reads -> writes
 =================  =============================================  ==================================================
 `find_starts`      the starts of BLOCK slots of a shard           slots of the observed cells -> starts
-`gather`           BN sampled columns of a shard                  V, offsets -> V, offsets, weights, places, taken
+`gather`           BN sampled columns of a shard                  V, offsets -> V, offsets, all weights, places
 `gradient`         a tile of BM x BN cells of a panel of a shard   V, offsets, observed cells -> G, losses
 `update`           SIZE parameters of one side of a shard         gradients, losses -> vectors, state, V, totals
 `add_losses`       the sum of the losses of a panel of a shard    losses -> totals
@@ -19,7 +19,7 @@ kernel             one program computes                           reads -> write
 Symbols:
 
 - V is the mirror: the vectors of both sides in the dtype of the products, one row per vector, padded from D to P
-  values. The blocks start at equal distances (`layout.SlotLayout.pitch` rows).
+  values. The blocks start at equal distances (`slot_layout.SlotLayout.pitch` rows).
 - X is the side of the cells' rows, Y the side of their columns. A mirrored block has the sides swapped.
 - A *tile* is BM x BN cells of a panel of a shard: 64 x 128 for operands of 16 bits, 64 x 64 for float32.
 - m are the margins in units of log 2; `objective_triton` has the losses. Offsets are in units of log 2 too. `unseen` is
@@ -27,7 +27,7 @@ Symbols:
 - G is the derivative of the loss with respect to the dot products x . y, in the dtype of the products.
 - A *slot* is a list of observed cells: those of a tile, or those of a row or column between features that are not
   common ("rare cells"). The entries of a shard are sorted by slot, and `starts` has the first entry of every slot.
-- `table` has a line of int64 for every shard and panel; `layout.FIELDS` names its columns.
+- `table` has a line of int64 for every shard and panel; `slot_layout.FIELDS` names its columns.
 - BY_SUM: the weight decay of a vector is weight_decay * (sum of its counts)^decay_power. The sum follows from the
   vector's offset and from that of a sum of 1, `unit0` for rows of the matrix and `unit1` for its columns.
 - OPTIMIZER are the settings of the optimizer, a tuple; None: `update` and `update_sampled` write the gradient of every
@@ -41,10 +41,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from swivel.training.backends.triton import layout
+from swivel.training.backends.triton import slot_layout
 from swivel.training.objective_triton import LOG2E, log2, observed_gradient, unobserved_gradient, update_parameters
 
-FIELDS = tl.constexpr(len(layout.FIELDS))
+FIELDS = tl.constexpr(len(slot_layout.FIELDS))
 NEVER = tl.constexpr(1e30)  # offset of a row or column outside the block: the gradient of its cells is 0
 
 
@@ -142,11 +142,11 @@ def find_starts(slots, table, starts, slot_count, steps, BLOCK: tl.constexpr):
     for _ in range(steps):
         is_open = low < high
         middle = (low + high) // 2
-        found = tl.load(slots + middle, mask=is_open, other=0).to(tl.int32)
+        entry_slot = tl.load(slots + middle, mask=is_open, other=0).to(tl.int32)
         if slots.dtype.element_ty == tl.int16:
-            found = found & 0xFFFF
-        low = tl.where(is_open & (found < slot), middle + 1, low)
-        high = tl.where(is_open & (found >= slot), middle, high)
+            entry_slot = entry_slot & 0xFFFF
+        low = tl.where(is_open & (entry_slot < slot), middle + 1, low)
+        high = tl.where(is_open & (entry_slot >= slot), middle, high)
 
     tl.store(starts + shard.to(tl.int64) * slot_count + slot, low, mask=slot < slot_count)
 
@@ -240,13 +240,13 @@ def add_losses(losses, totals, pairs, BLOCK: tl.constexpr):
 
 @triton.jit
 def gather(
-    V, offsets, weights, places, taken, table, strides, lengths, fractions,
+    V, offsets, weights, places, zero_weights, table, strides, lengths, fractions,
     y_rows, most, P: tl.constexpr, PP: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """Copy the columns that a panel samples in this step to the rows of V behind the blocks.
 
     weights, offsets: of the copied columns, at the same rows. places: index of a column of the block among the copied
-    ones. taken: weight of a zero in a column of the block. (-1 and 0 for columns that are not sampled, set before.)
+    ones. zero_weights: weight of a zero in a column of the block. (Columns that are not sampled have -1 and 0 already.)
     """
     shard = tl.program_id(1)
     entry = table + shard * FIELDS
@@ -263,7 +263,7 @@ def gather(
     tl.store(weights + y0 + n, length.to(tl.float32), mask=ok)
     tl.store(offsets + y0 + n, tl.load(offsets + whole0 + column, mask=ok, other=0.0), mask=ok)
     tl.store(places + shard.to(tl.int64) * y_rows + column, n, mask=ok)
-    tl.store(taken + shard.to(tl.int64) * y_rows + column, length.to(tl.float32), mask=ok)
+    tl.store(zero_weights + shard.to(tl.int64) * y_rows + column, length.to(tl.float32), mask=ok)
 
     # Rows between the last column and the end of the last tile are multiplied by a gradient of 0: they must be finite,
     # so zeros are written there.
@@ -391,8 +391,8 @@ def _rare_pull(
     pull, loss = observed_gradient(m, x, unseen, base, scale, power, SQRT, FAST)
     sigmoid, hinge = unobserved_gradient(m, FAST)
     # Subtract the gradient as a zero, rounded to the dtype of G as `gradient` has stored it.
-    added = (zero * sigmoid).to(V.dtype.element_ty).to(tl.float32)
-    return tl.where(ok, pull - added, 0.0), tl.where(ok, loss, 0.0), zero * log2(hinge, FAST)
+    as_zero = (zero * sigmoid).to(V.dtype.element_ty).to(tl.float32)
+    return tl.where(ok, pull - as_zero, 0.0), tl.where(ok, loss, 0.0), zero * log2(hinge, FAST)
 
 
 @triton.jit
@@ -416,15 +416,15 @@ def _load_halves(line, k1, k2, P: tl.constexpr):
 # g1 and g2 its gradient.
 #
 # A rare cell whose column was sampled was added as a zero before, with the weight `zero`, which is subtracted. For a
-# row, `first_taken` has the weights of all columns in the row's panel. For a column, `first_taken` and `second_taken`
-# have its weight in each of the panels, and the row of the cell selects the panel.
+# row, `first_weights` has the weights of all columns in the row's panel. For a column, `first_weights` and
+# `second_weights` have its weight in each of the panels, and the row of the cell selects the panel.
 #
 # Rows are launched before columns, and both must read the old vectors in V. Rows therefore do not write V here;
 # `refresh` copies them afterwards. For rows, `losses` gets the observed loss, the loss of the cells as zeros (in log
 # 2), and their weight as zeros, which the launcher subtracts.
 @triton.jit
 def update_sampled(
-    vectors, state, V, offsets, places, taken, table, part0, part1, part2, apart0, apart1, apart2,
+    vectors, state, V, offsets, places, zero_weights, table, part0, part1, part2, apart0, apart1, apart2,
     starts, positions, counts, losses, own_first, other_first, pitch, shards, others, common, second, D,
     weight_decay, decay_power, unit0, unit1, unseen, base, scale, power, learning_rate, OPTIMIZER: tl.constexpr,
     BY_SUM: tl.constexpr, SIDE: tl.constexpr, PANELS: tl.constexpr, HAS_COMMON: tl.constexpr, P: tl.constexpr,
@@ -445,9 +445,9 @@ def update_sampled(
         part0, part1, part2, apart0, apart1, apart2, places, shards, pitch, shard, row, common, second, k2,
         SIDE, PANELS, HAS_COMMON, P,
     )  # fmt: skip
-    first_taken, second_taken = taken + shard * pitch, taken + ((PANELS - 1) * shards + shard) * pitch
+    first_weights, second_weights = zero_weights + shard * pitch, zero_weights + ((PANELS - 1) * shards + shard) * pitch
     if SIDE == 0:
-        first_taken = second_taken if row >= second else first_taken
+        first_weights = second_weights if row >= second else first_weights
 
     own1, own2 = _load_halves(V + own * P, k1, k2, P)
     offset = tl.load(offsets + own) + unseen
@@ -461,9 +461,9 @@ def update_sampled(
         theirs1 = tl.load(source + k1[None, :], mask=ok[:, None] & (k1 < P)[None, :], other=0.0).to(tl.float32)
         theirs2 = tl.load(source + k2[None, :], mask=ok[:, None] & (k2 < P)[None, :], other=0.0).to(tl.float32)
         if SIDE == 0:
-            zero = tl.load(first_taken + other, mask=ok, other=0.0)
+            zero = tl.load(first_weights + other, mask=ok, other=0.0)
         else:
-            zero = tl.where(other < second, tl.load(first_taken + row), tl.load(second_taken + row))
+            zero = tl.where(other < second, tl.load(first_weights + row), tl.load(second_weights + row))
         # s = x . y, m = (s - pmi*) / log 2, e = dL / ds; then dL/dx = e y (or dL/dy = e x).
         s = tl.sum(theirs1 * own1[None, :], 1) + tl.sum(theirs2 * own2[None, :], 1)
         m = s * LOG2E - (offset + tl.load(offsets + other0 + other, mask=ok, other=0.0))

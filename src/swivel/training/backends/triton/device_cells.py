@@ -22,7 +22,6 @@ from swivel.counts.matrix import BlockCells, MatrixCells
 from swivel.errors import TrainingError
 from swivel.runtime.resources import count_cores, format_bytes
 from swivel.training.backends.triton.cuda_streams import HostMemory, Uploader
-from swivel.training.backends.triton.layout import BlockShape, KernelTile, Shapes, SlotLayout
 from swivel.training.backends.triton.memory_plan import (
     BUFFERS,
     MAX_SHORT_SLOTS,
@@ -31,6 +30,7 @@ from swivel.training.backends.triton.memory_plan import (
     SORT_BYTES,
     entry_bytes,
 )
+from swivel.training.backends.triton.slot_layout import BlockShape, KernelTile, Shapes, SlotLayout
 
 Tensor = torch.Tensor
 PIECE = 1 << 24  # maximum of cells that are read at a time
@@ -314,8 +314,8 @@ class DeviceCells:
     def _groups(self, count: int) -> Iterator[tuple[int, int]]:
         """Yield ranges of shards that are sorted together: as many as fit, but at least one."""
         cells = 0 if self.on_host else int(self._begins[-1]) * self.entry_bytes
-        left = self.temporary_bytes - self._shard_bytes - cells - self._piece_bytes
-        limit = min(GROUP, left / SORT_BYTES)
+        free_bytes = self.temporary_bytes - self._shard_bytes - cells - self._piece_bytes
+        limit = min(GROUP, free_bytes / SORT_BYTES)
 
         first = 0
         while first < count:
@@ -330,13 +330,13 @@ class DeviceCells:
         keys = torch.empty(end - begin, dtype=torch.int64, device=self.device)
         counts = torch.empty(end - begin, device=self.device)
 
-        done = 0
+        position = 0
         for piece in (piece for source in sources for piece in source()):
             inside = piece.where((piece.shards >= first) & (piece.shards < last))
             for key, count in table.entries(inside, self.slot_count):
-                keys[done : done + len(key)] = key
-                counts[done : done + len(key)] = count
-                done += len(key)
+                keys[position : position + len(key)] = key
+                counts[position : position + len(key)] = count
+                position += len(key)
 
         # A key is (shard * slot_count + slot) << 16 | position, so sorting by key sorts by shard, slot and position.
         keys, order = torch.sort(keys)

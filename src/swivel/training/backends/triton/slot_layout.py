@@ -125,19 +125,19 @@ class Shapes:
     def _make_panel(self, tier: SamplingTier, columns: int, slot: int, common: int | None) -> PanelShape:
         """Return the panel of a tier; `common` is the number of common columns, or None for the tier of common rows."""
         rows = tier.stop - tier.start
-        taken, stride = columns, -1
+        width, stride = columns, -1
 
         if common is not None:
             starts, lengths = tier.starts, tier.lengths
             if starts is None or lengths is None:
                 starts, lengths = np.arange(columns, dtype=np.float64), np.ones(columns)
-            taken, stride = len(starts), len(self.starts)
+            width, stride = len(starts), len(self.starts)
             self.starts = np.concatenate([self.starts, starts])
             self.lengths = np.concatenate([self.lengths, lengths])
 
-        tiles = math.ceil(rows / self.tile.rows), math.ceil(taken / self.tile.columns)
+        tiles = math.ceil(rows / self.tile.rows), math.ceil(width / self.tile.columns)
         slot_columns = tiles[1] if common is None else math.ceil(common / self.tile.columns)
-        return PanelShape(tier.start, rows, taken, tiles, slot, slot_columns, stride)
+        return PanelShape(tier.start, rows, width, tiles, slot, slot_columns, stride)
 
 
 @dataclass(frozen=True)
