@@ -97,10 +97,22 @@ def observed_gradient(margin: Any, x: Any, objective: Any) -> Any:
 def unobserved_gradient(exponent: Any) -> Any:
     """Return dL_0 and 1 + e^z of an unobserved cell from z log2(e), with z = w . c - pmi*.
 
-    L_0 = log(1 + e^z). The logarithm is left to the caller, because a product of some (1 + e^z) needs only one.
+    L_0 = log(1 + e^z). `finish_loss` takes the logarithm, once for the cells that `join_losses` has joined.
     """
     power = exp2(min(max(exponent, LOWEST), HIGHEST))
     return power / (F(1.0) + power), F(1.0) + power
+
+
+@_inline
+def join_losses(a: Any, b: Any) -> Any:
+    """Join the second results of `unobserved_gradient` of two cells; up to four are finite in float32."""
+    return a * b
+
+
+@_inline
+def finish_loss(joined: Any) -> Any:
+    """Return the sum of L_0 of cells that were joined."""
+    return log(joined)
 
 
 @_inline

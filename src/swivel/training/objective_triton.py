@@ -33,10 +33,7 @@ def log2(x, FAST: tl.constexpr):
 
 @triton.jit
 def unobserved_gradient(m, FAST: tl.constexpr):
-    """Return 2^m / (1 + 2^m), the gradient of unobserved cells, and 1 + 2^m, whose log2 is their loss in log 2.
-
-    The logarithm is left to the caller, because a product of some (1 + 2^m) needs only one.
-    """
+    """Return 2^m / (1 + 2^m), the gradient of unobserved cells, and 1 + 2^m, for `join_losses` and `finish_loss`."""
     m = tl.minimum(m, MAX_MARGIN)
     if FAST:
         return tl.inline_asm_elementwise(
@@ -57,6 +54,18 @@ def unobserved_gradient(m, FAST: tl.constexpr):
         )
     e = tl.exp2(m)
     return e / (1 + e), 1 + e
+
+
+@triton.jit
+def join_losses(a, b):
+    """Join the second results of `unobserved_gradient` of two cells, so that they share one logarithm."""
+    return a * b
+
+
+@triton.jit
+def finish_loss(joined, FAST: tl.constexpr):
+    """Return the sum of L_0 / log 2 of cells that were joined."""
+    return log2(joined, FAST)
 
 
 @triton.jit

@@ -20,7 +20,15 @@ import numpy as np
 from numba.extending import overload
 
 from swivel.runtime.kernels import njit_cached
-from swivel.training.objective_numba import LOG2E, F, log, mean_gradient, observed_gradient, unobserved_gradient
+from swivel.training.objective_numba import (
+    LOG2E,
+    F,
+    finish_loss,
+    join_losses,
+    mean_gradient,
+    observed_gradient,
+    unobserved_gradient,
+)
 
 # Parts are always inlined into the calling kernel. As separate functions they would be inlined or not, and therefore
 # round differently, depending on which process compiled which of them first.
@@ -64,8 +72,8 @@ def _choose_narrow(x: Any, like: Any) -> Any:
 def hinge(products: Any, row_offsets: Any, column_offsets: Any) -> float:
     """Replace dot products by the gradient of unobserved cells, in place; return the sum of their losses L_0.
 
-    products: (rows, columns), w_i . c_j on entry and e^z / (1 + e^z) on return. The offsets are those of pmi*,
-    times log2(e). Four cells share one logarithm, because a sum of log(1 + e^z) is the logarithm of a product.
+    products: (rows, columns), w_i . c_j on entry and dL_0 on return. The offsets are those of pmi*, times log2(e).
+    The losses of four cells are joined before they are finished, because logarithms are expensive.
     """
     rows, columns = products.shape
     # A row is divided into four parts of q columns: a, b, c and d (with offsets oa to od). The same index j in each of
@@ -85,12 +93,12 @@ def hinge(products: Any, row_offsets: Any, column_offsets: Any) -> float:
         loss = F(0.0)
 
         for j in range(q):
-            # Gradients, and y = 1 + e^z, of four cells.
+            # Gradients g, and y = 1 + e^z of the losses, of four cells.
             ga, ya = unobserved_gradient(_widen(a[j]) * LOG2E - (offset + oa[j]))
             gb, yb = unobserved_gradient(_widen(b[j]) * LOG2E - (offset + ob[j]))
             gc, yc = unobserved_gradient(_widen(c[j]) * LOG2E - (offset + oc[j]))
             gd, yd = unobserved_gradient(_widen(d[j]) * LOG2E - (offset + od[j]))
-            loss += log((ya * yb) * (yc * yd))
+            loss += finish_loss(join_losses(join_losses(ya, yb), join_losses(yc, yd)))
             a[j] = _narrow(ga, a[j])
             b[j] = _narrow(gb, b[j])
             c[j] = _narrow(gc, c[j])
@@ -99,7 +107,7 @@ def hinge(products: Any, row_offsets: Any, column_offsets: Any) -> float:
         # The columns % 4 columns at the end of the last part.
         for j in range(q, columns - 3 * q):
             g, y = unobserved_gradient(_widen(d[j]) * LOG2E - (offset + od[j]))
-            loss += log(y)
+            loss += finish_loss(y)
             d[j] = _narrow(g, d[j])
 
         total += float(loss)  # float32 within a row, float64 over the rows
@@ -118,7 +126,7 @@ def weighted_hinge(products: Any, row_offsets: Any, column_offsets: Any, weights
         loss = F(0.0)
         for j in range(columns):
             g, y = unobserved_gradient(_widen(line[j]) * LOG2E - (offset + column_offsets[j]))
-            loss += weights[j] * log(y)
+            loss += weights[j] * finish_loss(y)
             line[j] = _narrow(weights[j] * g, line[j])
         total += float(loss)
 
@@ -141,7 +149,7 @@ def replace_margins(margins: Any, weights: Any, counts: Any, objective: Any) -> 
         gradient, loss = observed_gradient(margins[n], counts[n], objective)
         _, y = unobserved_gradient((margins[n] - log_unseen) * LOG2E)
         observed += loss
-        as_zeros += weights[n] * log(y)
+        as_zeros += weights[n] * finish_loss(y)
         margins[n] = gradient
 
     return observed, as_zeros

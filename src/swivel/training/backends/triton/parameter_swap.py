@@ -111,22 +111,19 @@ class ParameterStore:
 
     def put(self, side: int, values: ParameterBlock) -> None:
         """Copy the parameters of a side to the device, or to host memory if they do not fit."""
-        source = replace(values, offsets=np.asarray(values.offsets, np.float64) / LN2)
-
         if not self.layout[side].is_whole:
+            source = replace(values, offsets=np.asarray(values.offsets, np.float64) / LN2)
             self._host[side] = source.map(partial(self._keep, side))
             return
 
-        source = source.map(lambda array: torch.from_numpy(np.require(array, np.float32, ["C", "W"])))
         for group, bank in enumerate(self._banks[side]):
             bank.group = group
             self._bank_of[side][group] = group
-            for block in self.layout[side].blocks(group):
-                host_rows, device_rows = self._spans(side, block, group)
-                for name in PARAMETERS:
-                    values = getattr(source, name)[host_rows]
-                    getattr(self.parameters, name)[device_rows].copy_(values, non_blocking=True)
-            self._fill_mirror(side, group)
+
+        source = values.map(lambda array: torch.from_numpy(np.require(array, np.float32, ["C", "W"])))
+        for block in range(self.places.blocks[side]):
+            rows = self._host_rows(side, block)
+            write_rows(self.parameters, self._device_rows(side, block), source.part(rows.start, rows.stop))
 
     def _keep(self, side: int, array: NDArray[Any]) -> torch.Tensor:
         """Return an array of a side in page-locked memory, its blocks `pitch` rows apart.
@@ -167,14 +164,13 @@ class ParameterStore:
 
     def _resident_pieces(self, side: int, target: ParameterBlock) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield pairs of device and host tensors, each small enough for a stage, that cover the whole side."""
-        for group in range(self.layout[side].groups):
-            for block in self.layout[side].blocks(group):
-                host_rows, device_rows = self._spans(side, block, group)
-                for name in PARAMETERS:
-                    device, host = getattr(self.parameters, name), getattr(target, name)
-                    size = max(1, STAGE_VALUES // max(1, device[:1].numel()))
-                    pieces = torch.split(device[device_rows], size)
-                    yield from zip(pieces, torch.split(host[host_rows], size), strict=True)
+        for block in range(self.places.blocks[side]):
+            host_rows, device_rows = self._host_rows(side, block), self._device_rows(side, block)
+            for name in PARAMETERS:
+                device, host = getattr(self.parameters, name), getattr(target, name)
+                size = max(1, STAGE_VALUES // max(1, device[:1].numel()))
+                pieces = torch.split(device[device_rows], size)
+                yield from zip(pieces, torch.split(host[host_rows], size), strict=True)
 
     def _download(self, pieces: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
         """Copy tensors to host memory through page-locked buffers: one is filled while the other is emptied."""
@@ -394,12 +390,6 @@ class ParameterStore:
         pitch = self.places.pitch
         first = self.layout[side].slot(blocks.start, number) * pitch
         return slice(blocks.start * pitch, blocks.stop * pitch), slice(first, first + len(blocks) * pitch)
-
-    def _spans(self, side: int, block: int, bank: int) -> tuple[slice, slice]:
-        """Return the rows of a block in the host's array of its side and in the device's joint array."""
-        rows = self._host_rows(side, block)
-        first = self.layout[side].slot(block, bank) * self.places.pitch
-        return rows, slice(first, first + rows.stop - rows.start)
 
 
 def read_rows(parameters: Parameters, rows: slice) -> ParameterBlock:

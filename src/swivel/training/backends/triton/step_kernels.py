@@ -42,7 +42,14 @@ import triton
 import triton.language as tl
 
 from swivel.training.backends.triton import slot_layout
-from swivel.training.objective_triton import LOG2E, log2, observed_gradient, unobserved_gradient, update_parameters
+from swivel.training.objective_triton import (
+    LOG2E,
+    finish_loss,
+    join_losses,
+    observed_gradient,
+    unobserved_gradient,
+    update_parameters,
+)
 
 FIELDS = tl.constexpr(len(slot_layout.FIELDS))
 NEVER = tl.constexpr(1e30)  # offset of a row or column outside the block: the gradient of its cells is 0
@@ -67,7 +74,7 @@ def _overwrite(
 
     loss = tl.where(ok, loss, 0.0)
     _, hinge = unobserved_gradient(m, FAST)
-    return loss, tl.where(ok, log2(hinge, FAST), 0.0)
+    return loss, tl.where(ok, finish_loss(hinge, FAST), 0.0)
 
 
 @triton.jit
@@ -109,11 +116,11 @@ def _hinge(m, weights, is_column, WEIGHTED: tl.constexpr, FAST: tl.constexpr):
     g, hinge = unobserved_gradient(m, FAST)
     if WEIGHTED:
         weight = tl.load(weights, mask=is_column, other=0.0)
-        return g * weight[None, :], tl.sum(log2(hinge, FAST) * weight[None, :])
+        return g * weight[None, :], tl.sum(finish_loss(hinge, FAST) * weight[None, :])
 
-    # log2 a + log2 b = log2(a b): one logarithm for two neighboring cells.
+    # One logarithm for two neighboring cells.
     even, odd = tl.split(tl.reshape(hinge, (m.shape[0], m.shape[1] // 2, 2)))
-    return g, tl.sum(log2(even * odd, FAST))
+    return g, tl.sum(finish_loss(join_losses(even, odd), FAST))
 
 
 @triton.jit
@@ -392,7 +399,7 @@ def _rare_pull(
     sigmoid, hinge = unobserved_gradient(m, FAST)
     # Subtract the gradient as a zero, rounded to the dtype of G as `gradient` has stored it.
     as_zero = (zero * sigmoid).to(V.dtype.element_ty).to(tl.float32)
-    return tl.where(ok, pull - as_zero, 0.0), tl.where(ok, loss, 0.0), zero * log2(hinge, FAST)
+    return tl.where(ok, pull - as_zero, 0.0), tl.where(ok, loss, 0.0), zero * finish_loss(hinge, FAST)
 
 
 @triton.jit
