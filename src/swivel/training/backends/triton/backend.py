@@ -180,7 +180,7 @@ class TritonBackend(Backend):
         # Behind the blocks: the copies of sampled columns, and rows that the tiles of the last block may read. Those
         # are multiplied by a gradient of 0.
         places = self._places
-        more_rows = places.rows + self._max_blocks * self._estimate.taken + places.pitch
+        more_rows = places.rows + self._max_blocks * self._estimate.copied_columns + places.pitch
         self._parameters = Parameters(
             vectors=torch.zeros(places.rows, dim, device=self.device),
             state=torch.ones(places.rows, dim, device=self.device),

@@ -115,7 +115,7 @@ class DeviceMemoryEstimate:
         return tuple(shapes.of(*pair) for pair in sorted(pairs))
 
     @cached_property
-    def taken(self) -> int:
+    def copied_columns(self) -> int:
         """Maximum number of columns that the sampled panels of a block copy."""
         return max(
             sum(panel.padded(self.tile)[1] for panel in shape.panels if panel.stride >= 0) for shape in self.shapes
@@ -145,7 +145,7 @@ class DeviceMemoryEstimate:
         places = self.places
         # Vectors and state in float32; then, for every row, the mirror, the offset and the weight.
         masters = slots * places.pitch * places.dim * 8
-        rows = slots * places.pitch + max_blocks * self.taken + places.pitch
+        rows = slots * places.pitch + max_blocks * self.copied_columns + places.pitch
         return masters + rows * (places.padded_dim * self.itemsize + 8)
 
     @property
