@@ -130,6 +130,7 @@ def next_state(state: Any, gradient: Any, optimizer: Any) -> Any:
 @_inline
 def decrease(state: Any, gradient: Any, learning_rate: Any) -> Any:
     """Return what an Adagrad step subtracts from a parameter, from `next_state`."""
+    # Kernels store the new state first: with both in one function, LLVM rounds differently.
     return learning_rate * gradient / np.sqrt(state)
 
 

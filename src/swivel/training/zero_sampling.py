@@ -129,6 +129,7 @@ class ZeroSampling:
 
         for start, stop, rank in self._sampled_tiers(columns):
             size = stop - start
+            # The probability share / (r s) times the size of the tier, but at least one column and at most all.
             count = min(size, max(1, round(size * self.share / (row_rank * rank))))
             starts.append(np.asarray(start + np.arange(count) * (size / count), np.float64))
             lengths.append(np.full(count, size / count))

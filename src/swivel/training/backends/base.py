@@ -247,10 +247,12 @@ class ArrayBackend(Backend):
         """
         cells = step.load()
         sides = _in_order(cells, self.get_block(0, step.block[0]), self.get_block(1, step.block[1]))
+        # Both gradients are those of the parameters before the step: no side changes until both are computed.
         loss, *totals = self.add_gradients(cells, sides, step.seed)
 
         decays = self._find_decays(cells, sides)
         for side, other, total, decay in zip(sides, reversed(sides), totals, decays, strict=True):
+            # A gradient of a row is the mean over the columns, and the other way round.
             self.update(side, total, len(other.vectors), decay, step.learning_rate)
         return loss
 

@@ -129,6 +129,7 @@ class CpuBackend(ArrayBackend):
 
     def gradients(self, step: Step, rows: ParameterBlock, columns: ParameterBlock) -> Gradients:
         """Return the loss and the gradients of a step; the arrays are buffers of a thread of the pool."""
+        # Only threads of the pool have single-threaded products. The caller's thread may be any.
         return self._pool.submit(super().gradients, step, rows, columns).result()
 
     def mean_gradient(self, side: ParameterBlock, total: Any, size: int, decay: Any) -> Any:

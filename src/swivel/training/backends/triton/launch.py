@@ -177,6 +177,8 @@ class StepLauncher:
         observed cells had as zeros.
         """
         starts = self._find_starts(batch, cells)
+        # The settings of the optimizer are constants of the compiled kernel: a run has one optimizer, and the learning
+        # rate, which changes in every epoch, is an argument.
         update = {
             "learning_rate": steps[0].learning_rate,
             "OPTIMIZER": optimizer,

@@ -209,6 +209,7 @@ class ParameterStore:
     def set_block(self, side: int, block: int, values: ParameterBlock) -> None:
         """Overwrite a block on the device, including its copy in the mirror; a pool adds it in the first free bank."""
         if self.is_pool and block not in self._bank_of[side]:
+            # Without gaps, more blocks of a round are adjacent, and share their batched products.
             number = next((n for n, bank in enumerate(self._banks[side]) if bank.group is None), None)
             if number is None:
                 raise TrainingError(

@@ -290,6 +290,7 @@ def _apply(
 
     mean: the gradient without weight decay. Without an OPTIMIZER, the gradient is written in place of the state.
     """
+    # The decay uses the float32 vectors, not the mirror, whose rounding errors would accumulate over the steps.
     w = tl.load(vectors + at, mask=mask, other=0.0)
     g = mean + weight_decay * w
     if OPTIMIZER is None:
