@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 import swivel
 from common import PrivateMemory, keep, make_parser, parse_arguments, write_table
 
-MEASURES = ("swivel.training.fold_in", "swivel.estimator")
+MEASURES = ("swivel.training.fold_in", "swivel.training.objective_torch", "swivel.estimator")
 NEIGHBOURS, GOAL = 10, 0.9
 SAMPLE = {"block_size": 256, "epochs": 20, "zeros": "all"}  # as `swivel demo` trains it
 

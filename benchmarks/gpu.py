@@ -40,6 +40,7 @@ MEASURES = (
     "swivel.training.backends.base",
     "swivel.training.zero_sampling",
     "swivel.training.backends.triton",
+    "swivel.training.objective_triton",
     "swivel.counts.cooccurrence",
     "swivel.training.schedule",
     "swivel.training.loop",

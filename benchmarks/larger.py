@@ -27,7 +27,12 @@ from swivel.training.backends.base import DeviceLoad, PendingSteps
 from swivel.training.objective import Loss, Objective
 from swivel.training.schedule import Block, block_starts, rounds_in_groups, rounds_without_conflict
 
-MEASURES = ("swivel.training.backends.base", "swivel.training.zero_sampling", "swivel.training.backends.triton")
+MEASURES = (
+    "swivel.training.backends.base",
+    "swivel.training.zero_sampling",
+    "swivel.training.backends.triton",
+    "swivel.training.objective_triton",
+)
 GOAL = 1.15
 TURNS = 5  # runs of every way; GPUs slow down when they get warm, and hosts are noisy
 

@@ -50,6 +50,7 @@ MEASURES = (
     "swivel.training.backends.base",
     "swivel.training.zero_sampling",
     "swivel.training.backends.triton",
+    "swivel.training.objective_triton",
     "swivel.training.initialization",
     "swivel.training.schedule",
     "swivel.training.loop",

@@ -20,6 +20,7 @@ MEASURES = (
     "swivel.training.loop",
     "swivel.training.backends.cpu",
     "swivel.training.backends.cpu_kernels",
+    "swivel.training.objective_numba",
 )
 SIZES = (8_192, 16_384, 32_768, 65_536)
 SHARES = (0.125, 0.25, 0.5, 1.0)

@@ -34,6 +34,7 @@ MEASURES = (
     "swivel.training.zero_sampling",
     "swivel.training.backends.cpu",
     "swivel.training.backends.cpu_kernels",
+    "swivel.training.objective_numba",
 )
 
 Operands = tuple[torch.Tensor, torch.Tensor]  # the vectors of the rows and of the columns of a block

@@ -32,6 +32,7 @@ MEASURES = (
     "swivel.training.schedule",
     "swivel.training.backends.cpu",
     "swivel.training.backends.cpu_kernels",
+    "swivel.training.objective_numba",
 )
 Settings = Mapping[str, Any]
 SHARE, FIRST = 0.05, 10

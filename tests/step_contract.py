@@ -133,7 +133,7 @@ def create(kind: str, settings: StepSettings, threads: int = 2) -> Backend:
 
 
 def parameters_of(backend: Backend) -> dict[str, NDArray[np.float64]]:
-    fetched = [array for side in backend.fetch() for array in (side.vectors, side.accumulators)]
+    fetched = [array for side in backend.fetch() for array in (side.vectors, side.state)]
     return dict(zip(ARRAYS, (np.array(array, float) for array in fetched), strict=True))
 
 
@@ -155,7 +155,7 @@ def zero_weights(block: Block, settings: StepSettings, seed: tuple[int, ...] = (
     weights = np.zeros(x.shape, np.float32)
     height, width = x.shape
     for panel in settings.zeros.panels(height, width, seed):
-        columns = np.arange(width) if panel.chosen is None else panel.chosen
+        columns = np.arange(width) if panel.columns is None else panel.columns
         weights[panel.start : panel.stop, columns] = 1 if panel.weights is None else panel.weights
     weights[x > 0] = 1
     return weights.T if block.mirrored else weights
@@ -188,7 +188,7 @@ def run_baseline(block: Block, settings: StepSettings, dtype: str, device: str) 
             assert vectors.grad is not None
             decays = settings.weight_decay * side_sums.float() ** settings.decay_power
             gradient = vectors.grad / len(other) + decays[:, None] * vectors.detach()
-            accumulators = settings.accumulator_decay * torch.tensor(side.accumulators) + gradient**2
+            accumulators = settings.optimizer[0] * torch.tensor(side.state) + gradient**2
             results += [vectors.detach() - 0.1 * gradient / accumulators.sqrt(), accumulators]
 
     return {name: array.cpu().numpy().astype(float) for name, array in zip(ARRAYS, results, strict=True)}

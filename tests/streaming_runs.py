@@ -18,11 +18,11 @@ from swivel.counts.shards import make_piece
 from swivel.training.backends import BackendConfig, ParameterBlock, Step, StepSettings, ZeroSampling
 from swivel.training.backends.base import DeviceLoad
 from swivel.training.backends.triton.backend import TritonBackend, estimate_device_memory
-from swivel.training.backends.triton.cell_feed import CellPlan, DeviceCellArrays
+from swivel.training.backends.triton.cell_feed import Copies, EntryArrays
 from swivel.training.backends.triton.launch import Batch, Parameters, PlacedBlock
-from swivel.training.backends.triton.layout import Shapes, SlotLayout
 from swivel.training.backends.triton.memory_plan import DeviceMemoryEstimate
-from swivel.training.objective import Loss, Objective
+from swivel.training.backends.triton.slot_layout import Shapes, SlotLayout
+from swivel.training.objective import Loss, Objective, Optimizer
 from swivel.training.schedule import block_starts, rounds_in_groups
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -131,7 +131,7 @@ def run_epochs(backend: TritonBackend, kind: str, groups: tuple[int, int], epoch
 
 
 def bits(backend: TritonBackend) -> list[bytes]:
-    return [array.tobytes() for side in backend.fetch() for array in (side.vectors, side.accumulators, side.offsets)]
+    return [array.tobytes() for side in backend.fetch() for array in (side.vectors, side.state, side.offsets)]
 
 
 class PlainLauncher:
@@ -141,11 +141,14 @@ class PlainLauncher:
         self.places = places
         self.parameters = parameters
 
-    def prepare(self, blocks: Sequence[PlacedBlock], cells: CellPlan, slot_count: int) -> Batch:
+    def prepare(self, blocks: Sequence[PlacedBlock], begins: Sequence[int], copies: Copies, slot_count: int) -> Batch:
         counts = np.array([block.count_cells() for block in blocks], np.float64)
-        return Batch(blocks, cells, torch.zeros(0), [], 0, counts)
+        return Batch(blocks, begins, copies, slot_count, torch.zeros(0), [], 0, counts)
 
-    def run(self, batch: Batch, steps: Sequence[Step], cells: DeviceCellArrays, totals: torch.Tensor) -> None:
+    def run(
+        self, batch: Batch, steps: Sequence[Step], cells: EntryArrays, totals: torch.Tensor, optimizer: Optimizer | None
+    ) -> None:
+        slots, positions, counts = cells
         shape, pitch = batch.shape, self.places.pitch
         totals.zero_()
         for number, each in enumerate(batch.blocks):
@@ -153,10 +156,10 @@ class PlainLauncher:
             rows = slice(x0, x0 + shape.rows)
             columns = slice(y0, y0 + shape.columns)
 
-            first = batch.cells.begins[number]
+            first = batch.begins[number]
             last = first + each.cells.entries
-            places = cells.positions[first:last].to(torch.int64) % (shape.rows * shape.columns)
-            weighted = cells.counts[first:last] * (1 + cells.slots[first:last] % 3)
+            places = positions[first:last].to(torch.int64) % (shape.rows * shape.columns)
+            weighted = counts[first:last] * (1 + slots[first:last] % 3)
             pull = torch.zeros(shape.rows * shape.columns).index_add_(0, places, weighted)
             pull = pull.view(shape.rows, shape.columns)
             totals[number, 0] = self._update(rows, columns, pull, steps[number].learning_rate)
@@ -166,8 +169,8 @@ class PlainLauncher:
         x, y = p.mirror[rows, :dim].clone(), p.mirror[columns, :dim].clone()
         gradient = torch.sigmoid(x @ y.T - p.offsets[rows, None] - p.offsets[columns]) - 0.01 * pull
         for where, part in ((rows, gradient @ y), (columns, gradient.T @ x)):
-            p.accumulators[where] += part**2
-            p.vectors[where] -= rate * part / p.accumulators[where].sqrt()
+            p.state[where] += part**2
+            p.vectors[where] -= rate * part / p.state[where].sqrt()
             p.mirror[where, :dim] = p.vectors[where]
         return float(gradient.sum())
 

@@ -266,7 +266,7 @@ CONSTANTS: dict[str, dict[str, Any]] = {
     "swivel.training.zero_sampling": {"GOLDEN_RATIO": 0.6180339887498949},
     "swivel.training.objective": {"NEVER": 1e30, "MIN_ACCUMULATOR": 1e-37},
     "swivel.training.backends.select": {"MIN_MEASURED_CELLS": 3e9, "USUAL_DIM": 300},
-    "swivel.training.backends.cpu_kernels": {"LOWEST": -86.0, "HIGHEST": 30.0},
+    "swivel.training.objective_numba": {"LOWEST": -86.0, "HIGHEST": 30.0},
     "swivel.training.distributed.async_executor": {"AsyncExecutor.min_block_size": 1_024},
     "swivel.training.initialization": {"ROWS_PER_DRAW": 4_096, "WARM_ACCUMULATOR": 1e-4, "WARM_SPEEDUP": 3},
     "swivel.training.warm_start": {"UNSEEN_WEIGHT": 0.02},

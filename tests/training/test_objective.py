@@ -13,12 +13,12 @@ from swivel.training.objective import (
     NEVER,
     Loss,
     Objective,
-    adagrad,
     column_offsets,
     log_or_never,
     loss_and_gradient,
     observed_targets,
     row_offsets,
+    update_parameters,
 )
 
 Array = NDArray[np.float64]
@@ -165,7 +165,7 @@ def test_loss_is_the_sum_over_parts_of_the_matrix() -> None:
 def test_adagrad_adds_the_square_before_it_divides() -> None:
     vectors = np.array([[1.0, 2.0]])
     accumulators = np.array([[0.0, 5.0]])
-    adagrad(vectors, accumulators, np.array([[3.0, -2.0]]), 0.1)
+    update_parameters(vectors, accumulators, np.array([[3.0, -2.0]]), 0.1)
     np.testing.assert_allclose(accumulators, [[9, 9]])
     np.testing.assert_allclose(vectors, [[1 - 0.1 * 3 / 3, 2 + 0.1 * 2 / 3]])
 
@@ -177,7 +177,7 @@ def test_adagrad_with_decaying_accumulators_is_rmsprop_with_another_learning_rat
 
     for _ in range(4):
         gradient = rng.normal(size=(2, 3))
-        adagrad(vectors, accumulators, gradient, 0.1, 0.9)
+        update_parameters(vectors, accumulators, gradient, 0.1, (0.9,))
         mean_square = 0.9 * mean_square + 0.1 * gradient**2
         expected -= 0.1 * np.sqrt(0.1) * gradient / np.sqrt(mean_square)
 

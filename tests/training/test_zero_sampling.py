@@ -29,7 +29,7 @@ def weights_of(zeros: ZeroSampling, shape: tuple[int, int], seed: tuple[int, ...
     weights = np.full(shape, np.nan)
     for panel in zeros.panels(*shape, seed):
         weights[panel.start : panel.stop] = 0
-        columns = np.arange(shape[1]) if panel.chosen is None else panel.chosen
+        columns = np.arange(shape[1]) if panel.columns is None else panel.columns
         weights[panel.start : panel.stop, columns] = 1 if panel.weights is None else panel.weights
     return weights
 
@@ -47,13 +47,13 @@ def test_chosen_columns_are_distinct_ascending_and_weighted(
     common: float, middle: float, share: float, together: int | None, rows: int, columns: int, seed: int
 ) -> None:
     for panel in ZeroSampling(common, middle, share, together).panels(rows, columns, (seed,)):
-        if panel.chosen is None:
+        if panel.columns is None:
             assert panel.weights is None
             continue
         assert panel.weights is not None
-        assert len(panel.weights) == len(panel.chosen) < columns
-        assert np.all(np.diff(panel.chosen) > 0)
-        assert 0 <= panel.chosen[0] <= panel.chosen[-1] < columns
+        assert len(panel.weights) == len(panel.columns) < columns
+        assert np.all(np.diff(panel.columns) > 0)
+        assert 0 <= panel.columns[0] <= panel.columns[-1] < columns
         assert panel.weights.dtype == np.float32
 
 
@@ -117,7 +117,7 @@ def test_the_sample_depends_on_the_seed_alone() -> None:
 
 def test_all_zeros_are_one_panel_without_weights() -> None:
     panels = list(ZeroSampling().panels(7, 5, (1,)))
-    assert [(panel.start, panel.stop, panel.chosen, panel.weights) for panel in panels] == [(0, 7, None, None)]
+    assert [(panel.start, panel.stop, panel.columns, panel.weights) for panel in panels] == [(0, 7, None, None)]
 
 
 @pytest.fixture(scope="module")
@@ -133,9 +133,9 @@ def block() -> tuple[BlockCells, Sides]:
 
 def test_expected_gradient_and_loss_are_the_full_ones(block: tuple[BlockCells, Sides]) -> None:
     seeds = 400
-    full_loss, *full = ReferenceBackend(StepSettings(Objective(), ZeroSampling(), 0.0)).compute(*block, (0,))
+    full_loss, *full = ReferenceBackend(StepSettings(Objective(), ZeroSampling(), 0.0)).add_gradients(*block, (0,))
     sampled = ReferenceBackend(StepSettings(Objective(), SAMPLED, 0.0))
-    results = [sampled.compute(*block, (seed,)) for seed in range(seeds)]
+    results = [sampled.add_gradients(*block, (seed,)) for seed in range(seeds)]
 
     for side in (0, 1):
         samples = np.array([gradients[side] for _, *gradients in results])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -53,6 +54,15 @@ def _open_cache(function: Any) -> _KernelCache:
 
 class _KernelCache(_FunctionCache):  # type: ignore[misc]
     """The cache of a kernel, whose faults do not stop a command: files of another user, a full disk, damage."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(function)
+        # A kernel inlines functions of other modules. By itself numba compiles a kernel again only if the kernel's own
+        # file changes.
+        parts = [value.py_func for value in function.__globals__.values() if hasattr(value, "py_func")]
+        files = sorted({Path(part.__code__.co_filename) for part in parts})
+        sources = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.exists()]
+        self._cache_file._source_stamp = (self._cache_file._source_stamp, sources)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the machine code for a signature, or None."""

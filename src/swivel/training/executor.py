@@ -23,7 +23,7 @@ from swivel.runtime.progress import SILENT, Progress
 from swivel.training.backends import Backend, BackendConfig, Step, StepSettings, create_backend
 from swivel.training.backends.base import PendingSteps, Starts
 from swivel.training.backends.base import Sides as Sides
-from swivel.training.objective import Loss, Objective, column_offsets, find_unit_offsets, row_offsets
+from swivel.training.objective import Loss, Objective, column_offsets, row_offsets
 from swivel.training.schedule import Block, block_order, block_starts
 from swivel.training.training_plan import TrainingPlan, describe_load
 
@@ -109,15 +109,7 @@ class TrainingJob:
         config = self.config
         load = describe_load(self.matrix, config, self.blocks, plan.device)
 
-        objective = Objective.from_config(config)
-        settings = StepSettings(
-            objective,
-            load.zeros,
-            config.weight_decay,
-            config.accumulator_decay,
-            config.decay_power,
-            unit_offsets=find_unit_offsets(self.matrix.total, objective),
-        )
+        settings = StepSettings.from_config(config, load.zeros, self.matrix.total)
         backend_config = BackendConfig(
             plan.device, plan.dtype, self.threads, config.device_memory, plan.groups, load.cells, load.is_halved
         )

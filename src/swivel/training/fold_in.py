@@ -42,6 +42,7 @@ from swivel.errors import CountsError
 from swivel.runtime.parallel import open_torch_pool
 from swivel.training.backends import choose_backend
 from swivel.training.objective import Objective, column_offsets, find_decays, observed_targets, row_offsets
+from swivel.training.objective_torch import unobserved_curvatures, unobserved_gradients_, unobserved_losses
 
 # Training stops before it reaches the minimum, which keeps vectors short like a weight decay. Without decay, a row of
 # few counts may have no minimum: the loss of its unobserved cells falls without end. So the decay is at least that of
@@ -192,9 +193,9 @@ def _sample_columns(sums: NDArray[np.float64], seed: int) -> tuple[NDArray[np.in
     roots = np.sqrt(np.maximum(sums, 0))
     is_certain = np.zeros(len(sums), bool)
     while True:
-        left = SAMPLE_COLUMNS - is_certain.sum()
+        free_places = SAMPLE_COLUMNS - is_certain.sum()
         total = roots[~is_certain].sum()
-        probabilities = np.where(is_certain, 1.0, left * (roots / total) if total > 0 else 0.0)
+        probabilities = np.where(is_certain, 1.0, free_places * (roots / total) if total > 0 else 0.0)
         if not (probabilities > 1).any():
             break
         is_certain |= probabilities >= 1
@@ -222,8 +223,8 @@ def _check_counts(counts: Any, column_sums: NDArray[np.float64]) -> scipy.sparse
         at = wrong[0]
         raise CountsError(f"row {row[at]}, column {column[at]}: count {values[at]:g}; counts must be finite and >= 0")
 
-    kept = (values > 0) & (column_sums[column] > 0)
-    return scipy.sparse.csr_array((values[kept], (row[kept], column[kept])), shape=cells.shape)
+    is_valid = (values > 0) & (column_sums[column] > 0)
+    return scipy.sparse.csr_array((values[is_valid], (row[is_valid], column[is_valid])), shape=cells.shape)
 
 
 def _split_rows(rows: scipy.sparse.csr_array, fixed: FixedColumns, threads: int) -> list[NDArray[np.int64]]:
@@ -275,17 +276,15 @@ class _RowBatch:
 
     def losses(self, vectors: Tensor, products: Tensor) -> Tensor:
         """Return the loss of each row, shape (rows,), up to a constant."""
-        # The default threshold of 20 is not exact in float64.
-        cells = torch.nn.functional.softplus(self._margins(products), threshold=40).mul_(self.fixed.weights)
+        cells = unobserved_losses(self._margins(products)).mul_(self.fixed.weights)
         # Writing to distinct indices is deterministic on a GPU; adding to shared ones is not.
         cells.view(-1)[self.seen] = 0
         return cells.sum(1) + (vectors * (0.5 * _multiply(self.A, vectors) - self.b)).sum(1)
 
     def derivatives(self, vectors: Tensor, products: Tensor) -> tuple[Tensor, Tensor]:
         """Return the gradient with respect to the vectors, and the weighted second derivative of each cell."""
-        # L_0' = sigmoid(m) and L_0'' = sigmoid(m) (1 - sigmoid(m)).
-        slopes = torch.sigmoid_(self._margins(products))
-        curvatures = (slopes * (1 - slopes)).mul_(self.fixed.weights)
+        slopes = unobserved_gradients_(self._margins(products))
+        curvatures = unobserved_curvatures(slopes).mul_(self.fixed.weights)
         slopes.mul_(self.fixed.weights)
         slopes.view(-1)[self.seen] = 0
         curvatures.view(-1)[self.seen] = 0
@@ -311,7 +310,7 @@ class _RowBatch:
         for start in range(0, len(C), PIECE):
             piece = slice(start, start + PIECE)
             margins = vectors @ C[piece].T - self.offsets[:, None] - self.fixed.offsets[piece]
-            slopes = torch.sigmoid_(margins)
+            slopes = unobserved_gradients_(margins)
             seen = slice(*np.searchsorted(self.columns_by_column, [start, start + PIECE]))
             slopes[self.rows_by_column[seen], self.columns_by_column[seen] - start] = 0
             gradient += slopes @ C[piece]

@@ -344,9 +344,9 @@ class _TrainingRun:
             rows, columns = sides
             arrays = {
                 "rows": rows.vectors,
-                "rows_accumulators": rows.accumulators,
+                "rows_accumulators": rows.state,
                 "columns": columns.vectors,
-                "columns_accumulators": columns.accumulators,
+                "columns_accumulators": columns.state,
             }
             self.state = self.checkpoints.save(self.state, self.done, arrays, asdict(self.plan))
         self.checkpoints.last = time.monotonic()  # also on ranks that write nothing

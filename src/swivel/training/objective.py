@@ -1,6 +1,8 @@
-"""The objective in NumPy float64: losses, gradients and Adagrad, as the reference for all backends.
+"""The objective and the optimizer in NumPy: losses, gradients and Adagrad, as the reference for all backends.
 
-A contract test compares every backend with this module. It is written for clarity, not for speed.
+The same mathematics is in `objective_torch` for torch tensors, in `objective_numba` for the kernels of the CPU and in
+`objective_triton` for those of a GPU. A contract test compares every backend with this module, which is written for
+clarity, not for speed.
 
 The symbols are those of the Swivel paper: x are counts, W and C the row and column vectors, D the sum of all counts, f
 the confidence::
@@ -10,11 +12,15 @@ the confidence::
     L_1(i;j)  = 1/2 f(x_ij) (w_i . c_j - pmi(i;j))^2            x_ij > 0
     L_0(i;j)  = log(1 + exp(w_i . c_j - pmi*(i;j)))             x_ij = 0
     f(x)      = b0 + b x^a
+
+The optimizer is Adagrad. Its state is one number per parameter, the sum of the squared gradients; its settings are a
+tuple, which only the four modules take apart.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +28,9 @@ from numpy.typing import NDArray
 from swivel.config import TrainConfig
 
 Array = NDArray[np.float64]
+StateArray = NDArray[np.float32]
+ArrayOrTensor = TypeVar("ArrayOrTensor", bound=Any)  # of NumPy or torch
+Optimizer = tuple[float, ...]  # settings of the optimizer: the share of the state that an update keeps
 
 # Offset of a row or column without counts. It makes the gradient of its cells exactly zero; an infinite offset (from
 # log 0) would give NaN, because infinity minus infinity is undefined.
@@ -51,13 +60,14 @@ class Objective:
             unseen=config.unseen,
         )
 
-    def confidence(self, x: Array) -> Array:
+    def confidence(self, x: ArrayOrTensor) -> ArrayOrTensor:
         """Return f(x), the weight of an observed cell.
 
         >>> Objective().confidence(np.array([4.0])).tolist()
         [0.6]
         """
-        return self.confidence_base + self.confidence_scale * x**self.confidence_power
+        weights: ArrayOrTensor = self.confidence_base + self.confidence_scale * x**self.confidence_power
+        return weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,38 +149,67 @@ def observed_losses(products: Array, x: Array, offsets: Array, objective: Object
     return 0.5 * objective.confidence(x) * (products - observed_targets(x, offsets)) ** 2
 
 
-def loss_and_gradient(products: Array, x: Array, offsets: Array, objective: Objective) -> tuple[Loss, Array]:
+def unobserved_losses(margins: Array) -> Array:
+    """Return L_0 = log(1 + exp(m)) of unobserved cells, with m = w . c - pmi*."""
+    return np.logaddexp(0.0, margins)
+
+
+def unobserved_gradients(margins: Array) -> Array:
+    """Return dL_0/dm = 1 / (1 + exp(-m)) of unobserved cells."""
+    return np.exp(-np.logaddexp(0.0, -margins))
+
+
+def loss_and_gradient(
+    products: Array, x: Array, offsets: Array, objective: Objective, weights: Array | float = 1.0
+) -> tuple[Loss, Array]:
     """Return the loss of a dense part of the matrix and its gradient with respect to the dot products.
 
     `products` are w_i . c_j, `x` the counts and `offsets` the sums of the row and column offsets, all of one shape.
+    An unobserved cell counts with its weight.
     """
-    seen = x > 0
-    counts = np.where(seen, x, 1.0)
+    is_observed = x > 0
+    zeros = np.where(is_observed, 0.0, weights)  # the weight of each cell as a zero
+    counts = np.where(is_observed, x, 1.0)
+    margins = products - (offsets + np.log(objective.unseen))
 
-    # Observed cells: L_1 = 1/2 f d^2 and dL_1 = f d, with d = w . c - pmi.
-    distance = np.where(seen, products - observed_targets(counts, offsets), 0.0)
-    confidence = objective.confidence(counts)
-    observed = np.where(seen, 0.5 * confidence * distance**2, 0.0)
+    # L_1 = 1/2 f d^2 and dL_1 = f d, with d = w . c - pmi.
+    observed = observed_losses(products, counts, offsets, objective)
+    observed_gradients = objective.confidence(counts) * (products - observed_targets(counts, offsets))
 
-    # Unobserved cells: L_0 = log(1 + exp(m)) and dL_0 = sigmoid(m), with m = w . c - pmi*.
-    margin = products - (offsets + np.log(objective.unseen))
-    unobserved = np.where(seen, 0.0, np.logaddexp(0.0, margin))
-    sigmoid = np.exp(-np.logaddexp(0.0, -margin))
-
-    gradient = np.where(seen, confidence * distance, sigmoid)
-    loss = Loss(float(observed.sum()), int(seen.sum()), float(unobserved.sum()), int((~seen).sum()))
-    return loss, gradient
+    gradient = np.where(is_observed, observed_gradients, zeros * unobserved_gradients(margins))
+    observed_loss = float(np.where(is_observed, observed, 0.0).sum())
+    unobserved_loss = float((zeros * unobserved_losses(margins)).sum())
+    return Loss(observed_loss, int(is_observed.sum()), unobserved_loss, float(zeros.sum())), gradient
 
 
-def adagrad(
-    vectors: Array, accumulators: Array, gradient: Array, learning_rate: float, accumulator_decay: float = 1.0
+def choose_optimizer(config: TrainConfig) -> Optimizer:
+    """Return the settings of the optimizer that a training configuration describes."""
+    return (config.accumulator_decay,)
+
+
+def update_parameters(
+    vectors: Array, state: Array, gradient: Array, learning_rate: float, optimizer: Optimizer = (1.0,)
 ) -> None:
-    """Take an Adagrad step: update vectors and accumulators in place.
+    """Take an Adagrad step: update vectors and the sums of squared gradients (`state`) in place.
 
-    With an `accumulator_decay` below 1, old gradients are forgotten: an RMSProp step with the learning rate
-    `learning_rate * sqrt(1 - accumulator_decay)`.
+    With a decay of the sums below 1, old gradients are forgotten: an RMSProp step with the learning rate
+    `learning_rate * sqrt(1 - decay)`.
     """
-    accumulators *= accumulator_decay
-    accumulators += gradient**2
-    np.maximum(accumulators, MIN_ACCUMULATOR, out=accumulators)
-    vectors -= learning_rate * gradient / np.sqrt(accumulators)
+    (accumulator_decay,) = optimizer
+    state *= accumulator_decay
+    state += gradient**2
+    np.maximum(state, MIN_ACCUMULATOR, out=state)
+    vectors -= learning_rate * gradient / np.sqrt(state)
+
+
+def subtract_states(after: StateArray, before: StateArray, steps: int, optimizer: Optimizer) -> StateArray:
+    """Return what `steps` updates have added to a state, for `add_to_state`."""
+    (accumulator_decay,) = optimizer
+    return np.maximum(after - np.float32(accumulator_decay**steps) * before, 0)
+
+
+def add_to_state(state: StateArray, difference: StateArray | int, steps: int, optimizer: Optimizer) -> None:
+    """Add the result of `subtract_states` in place to a state that other updates may have changed since."""
+    (accumulator_decay,) = optimizer
+    state *= np.float32(accumulator_decay**steps)
+    state += difference

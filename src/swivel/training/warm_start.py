@@ -12,8 +12,6 @@ columns, a close estimate), but takes longer: several matrix products per row, w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import scipy.sparse
 import torch
@@ -30,94 +28,85 @@ UNSEEN_WEIGHT = 0.02  # u; with .1 and .25 the vectors of new words are too shor
 CELLS_PER_PIECE = 1 << 22  # cells of the matrix that are read at a time
 
 
-@dataclass(frozen=True, slots=True)
-class _KnownSide:
-    """Known and new rows, or columns, of a matrix."""
-
-    ids: NDArray[np.int64]  # of those with a known vector
-    vectors: NDArray[np.float32]
-    offsets: NDArray[np.float64]  # of all rows or columns
-    sums: NDArray[np.float64]
-
-    @property
-    def new(self) -> NDArray[np.int64]:
-        """Row or column numbers without a known vector."""
-        return np.setdiff1d(np.arange(len(self.offsets)), self.ids)
-
-    def index(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return, for all rows or columns, the index in `places`, or -1."""
-        index = np.full(len(self.offsets), -1, np.int64)
-        index[places] = np.arange(len(places))
-        return index
-
-
 def add_new_words(matrix: Matrix, start: WarmStart, config: TrainConfig, *, threads: int = 1) -> WarmStart:
     """Return a warm start that also has vectors for new rows and columns, from their counts with old ones.
 
     Rows and columns that have no counts with old ones are omitted; training starts them from random vectors.
     """
-    objective = Objective.from_config(config)
-    offsets = row_offsets(matrix.row_sums, matrix.total, objective), column_offsets(matrix.column_sums)
-    rows = _KnownSide(start.ids[0], start.vectors[0], offsets[0], matrix.row_sums)
-    columns = _KnownSide(start.ids[1], start.vectors[1], offsets[1], matrix.column_sums)
+    of_rows = row_offsets(matrix.row_sums, matrix.total, Objective.from_config(config))
+    offsets = of_rows, column_offsets(matrix.column_sums)
+    sums = matrix.row_sums, matrix.column_sums
 
-    row_ids, row_vectors = _solve(_gather_counts(matrix, rows, columns), rows, columns, config, threads)
-    counts = _gather_counts(matrix, columns, rows, transposed=True)
-    column_ids, column_vectors = _solve(counts, columns, rows, config, threads)
-    return WarmStart((row_ids, column_ids), (row_vectors, column_vectors), start.fingerprint)
+    ids: list[NDArray[np.int64]] = []
+    vectors: list[NDArray[np.float32]] = []
+    for side in (0, 1):
+        new = np.setdiff1d(np.arange(len(sums[side])), start.ids[side])
+        old = start.ids[1 - side]
+        counts = _gather_counts(matrix, new, old, is_transposed=side == 1)
+        decays = np.maximum(find_decays(sums[side][new], config), MIN_WEIGHT_DECAY)
+
+        parts = offsets[side][new], offsets[1 - side][old]
+        rows, solved = _solve(counts, start.vectors[1 - side], parts, decays, config, threads)
+        ids.append(np.concatenate([start.ids[side], new[rows]]))
+        vectors.append(np.concatenate([start.vectors[side], solved]))
+    return WarmStart((ids[0], ids[1]), (vectors[0], vectors[1]), start.fingerprint)
 
 
 def _gather_counts(
-    matrix: Matrix, new: _KnownSide, old: _KnownSide, *, transposed: bool = False
+    matrix: Matrix, new: NDArray[np.int64], old: NDArray[np.int64], *, is_transposed: bool
 ) -> scipy.sparse.csr_array:
-    """Return counts of shape (new, known): those of the new rows with the known columns, or transposed."""
-    new_index = new.index(new.new)
-    old_index = old.index(old.ids)
+    """Return counts of shape (new, old): those of some rows with some columns, or of columns with rows."""
+    # The position of each row and column of the matrix in `new` and `old`, or -1.
+    new_index = np.full(matrix.shape[int(is_transposed)], -1, np.int64)
+    old_index = np.full(matrix.shape[1 - int(is_transposed)], -1, np.int64)
+    new_index[new] = np.arange(len(new))
+    old_index[old] = np.arange(len(old))
 
     pieces = []
     stored = matrix.stored
     for rows, columns, units in stored.walk(CELLS_PER_PIECE):
-        a, b = (columns, rows) if transposed else (rows, columns)
-        kept = (new_index[a] >= 0) & (old_index[b] >= 0)
-        pieces.append((new_index[a[kept]], old_index[b[kept]], stored.to_counts(units[kept])))
+        a, b = (columns, rows) if is_transposed else (rows, columns)
+        is_wanted = (new_index[a] >= 0) & (old_index[b] >= 0)
+        pieces.append((new_index[a[is_wanted]], old_index[b[is_wanted]], stored.to_counts(units[is_wanted])))
 
     a, b, counts = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
-    return scipy.sparse.csr_array((counts, (a, b)), shape=(len(new.new), len(old.ids)))
+    return scipy.sparse.csr_array((counts, (a, b)), shape=(len(new), len(old)))
 
 
 def _solve(
-    counts: scipy.sparse.csr_array, new: _KnownSide, old: _KnownSide, config: TrainConfig, threads: int
+    counts: scipy.sparse.csr_array,
+    old_vectors: NDArray[np.float32],
+    offsets: tuple[NDArray[np.float64], NDArray[np.float64]],
+    decays: NDArray[np.float64],
+    config: TrainConfig,
+    threads: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Return ids and vectors: the known ones, and least-squares vectors of the new rows that have counts."""
+    """Return the rows that have counts, and their least-squares vectors; offsets: of the rows and of the columns."""
     objective = Objective.from_config(config)
-    places = new.new
-    old_offsets = old.offsets[old.ids]
-    C = torch.from_numpy(old.vectors.astype(np.float64))
-
+    C = torch.from_numpy(old_vectors.astype(np.float64))
     shared = UNSEEN_WEIGHT * C.T @ C  # the part of the matrix that is the same for all rows
-    ridges = np.maximum(find_decays(new.sums[places], config), MIN_WEIGHT_DECAY) * len(C)
+    ridges = decays * len(C)
 
     def solve(row: int) -> NDArray[np.float32]:
         """Return the vector of one row of the counts. Threads share only arrays that do not change."""
         cells = slice(counts.indptr[row], counts.indptr[row + 1])
         x = counts.data[cells]
         ids = counts.indices[cells].astype(np.int64)
-        targets = observed_targets(x, new.offsets[places[row]] + old_offsets[ids])
+        targets = observed_targets(x, offsets[0][row] + offsets[1][ids])
         confidences = objective.confidence(x)
 
         # Left and right side of the equation in the module's docstring.
         weights = torch.from_numpy(np.maximum(confidences - UNSEEN_WEIGHT, 0))
-        seen = C[torch.from_numpy(ids)]
-        left = torch.addmm(shared, seen.T * weights, seen)
-        left.diagonal().add_(float(ridges[row]))
-        right = seen.T @ torch.from_numpy(confidences * targets)
+        columns = C[torch.from_numpy(ids)]
+        left_side = torch.addmm(shared, columns.T * weights, columns)
+        left_side.diagonal().add_(float(ridges[row]))
+        right_side = columns.T @ torch.from_numpy(confidences * targets)
 
-        solution = torch.cholesky_solve(right[:, None], torch.linalg.cholesky(left))
+        solution = torch.cholesky_solve(right_side[:, None], torch.linalg.cholesky(left_side))
         return np.asarray(solution[:, 0].numpy(), np.float32)
 
     # Matrix products of this size are slower with several threads, so that each row uses one.
-    filled = np.flatnonzero(np.diff(counts.indptr))
+    rows = np.flatnonzero(np.diff(counts.indptr))
     with open_torch_pool(threads) as pool:
-        vectors = np.array(list(pool.map(solve, filled.tolist())), np.float32).reshape(-1, config.dim)
-
-    return np.concatenate([new.ids, places[filled]]), np.concatenate([new.vectors, vectors])
+        vectors = np.array(list(pool.map(solve, rows.tolist())), np.float32).reshape(-1, config.dim)
+    return rows, vectors

@@ -16,6 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
+Strides = tuple[NDArray[np.float64], NDArray[np.float64]]  # first column of each stride, and how many it has
+# Rows of a block in one tier of frequency, and the strides over the columns they are combined with: a step takes one
+# column from every stride. None: it takes every column.
+Tier = tuple[range, Strides | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +28,8 @@ class RowPanel:
 
     start: int
     stop: int
-    chosen: NDArray[np.int64] | None = None  # local columns, ascending; None: all columns
-    weights: NDArray[np.float32] | None = None  # weight of a zero in each chosen column; None: 1
+    columns: NDArray[np.int64] | None = None  # local columns, ascending; None: all columns
+    weights: NDArray[np.float32] | None = None  # weight of a zero in each of these columns; None: 1
 
     def pieces(self, max_rows: int) -> list[RowPanel]:
         """Return the panel split into pieces of at most `max_rows` rows."""
@@ -34,20 +38,6 @@ class RowPanel:
 
         starts = range(self.start, self.stop, max_rows)
         return [replace(self, start=start, stop=min(start + max_rows, self.stop)) for start in starts]
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingTier:
-    """Rows of a block in one tier of frequency, and the strides over the columns they are combined with.
-
-    A step takes one column from every stride.
-    """
-
-    start: int
-    stop: int
-    starts: NDArray[np.float64] | None = None  # first column of each stride; None: every column is taken
-    lengths: NDArray[np.float64] | None = None  # columns in each stride
-    weights: NDArray[np.float32] | None = None  # weight of a zero in the column taken from each stride
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +63,18 @@ class ZeroSampling:
 
     def panels(self, rows: int, columns: int, seed: Sequence[int]) -> Iterator[RowPanel]:
         """Yield the panels of one step; every row of the block is in exactly one panel."""
-        for number, tier in enumerate(self.tiers(rows, columns), -1):
-            if tier.starts is None or tier.lengths is None:
+        for number, (tier, strides) in enumerate(self.tiers(rows, columns), -1):
+            if strides is None:
                 yield RowPanel(tier.start, tier.stop)
-            else:
-                first = step_fraction(seed, number)
-                for panel, (start, stop) in enumerate(self._split_rows(tier)):
-                    chosen = tier.starts + spread_fraction(first, panel) * tier.lengths
-                    yield RowPanel(start, stop, chosen.astype(np.int64), tier.weights)
+                continue
+
+            # The length of a stride is the inverse of the probability of its columns: the weight of their zeros.
+            starts, lengths = strides
+            weights = lengths.astype(np.float32)
+            first = step_fraction(seed, number)
+            for panel, (start, stop) in enumerate(self._split_rows(tier)):
+                ids = (starts + spread_fraction(first, panel) * lengths).astype(np.int64)
+                yield RowPanel(start, stop, ids, weights)
 
     def computed_share(self, rows: int, columns: int) -> float:
         """Return the share of a block's cells that a step computes.
@@ -88,32 +82,24 @@ class ZeroSampling:
         >>> ZeroSampling().computed_share(100, 50), round(ZeroSampling(0.1, 0.3, 0.01).computed_share(1000, 1000), 2)
         (1.0, 0.25)
         """
-        taken = sum(
-            (tier.stop - tier.start) * (columns if tier.starts is None else len(tier.starts))
-            for tier in self.tiers(rows, columns)
-        )
-        return taken / (rows * columns)
+        cells = 0
+        for tier, strides in self.tiers(rows, columns):
+            cells += len(tier) * (columns if strides is None else len(strides[0]))
+        return cells / (rows * columns)
 
-    def _split_rows(self, tier: SamplingTier) -> list[tuple[int, int]]:
+    def _split_rows(self, tier: range) -> list[tuple[int, int]]:
         """Return start and stop of the panels of a tier, all of about the same size."""
-        size = tier.stop - tier.start
-        count = 1 if self.rows is None else max(1, round(size / self.rows))
-        edges = [tier.start + size * n // count for n in range(count + 1)]
+        count = 1 if self.rows is None else max(1, round(len(tier) / self.rows))
+        edges = [tier.start + len(tier) * n // count for n in range(count + 1)]
         return list(pairwise(edges))
 
     @lru_cache(maxsize=64)  # noqa: B019  (few frozen instances, each with a few block sizes)
-    def tiers(self, rows: int, columns: int) -> tuple[SamplingTier, ...]:
+    def tiers(self, rows: int, columns: int) -> tuple[Tier, ...]:
         """Return the tiers of the rows of a block, the common rows first."""
-        tiers = [SamplingTier(0, self.count_common(rows))]
-
+        tiers: list[Tier] = [(range(self.count_common(rows)), None)]
         for start, stop, rank in self._sampled_tiers(rows):
-            starts, lengths = self._strides(columns, rank)
-            if len(starts) == columns:
-                tiers.append(SamplingTier(start, stop))
-            else:
-                # The length of a stride is the inverse of the probability of its columns: the weight of their zeros.
-                tiers.append(SamplingTier(start, stop, starts, lengths, lengths.astype(np.float32)))
-
+            strides = self._strides(columns, rank)
+            tiers.append((range(start, stop), strides if len(strides[0]) < columns else None))
         return tuple(tiers)
 
     def count_common(self, size: int) -> int:
@@ -130,7 +116,7 @@ class ZeroSampling:
             if stop > start
         ]
 
-    def _strides(self, columns: int, row_rank: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _strides(self, columns: int, row_rank: float) -> Strides:
         """Return starts and lengths of the strides over the columns for one tier of rows.
 
         The columns of a tier are taken at equal distances from a random start (systematic sampling). All of them have
@@ -143,6 +129,7 @@ class ZeroSampling:
 
         for start, stop, rank in self._sampled_tiers(columns):
             size = stop - start
+            # The probability share / (r s) times the size of the tier, but at least one column and at most all.
             count = min(size, max(1, round(size * self.share / (row_rank * rank))))
             starts.append(np.asarray(start + np.arange(count) * (size / count), np.float64))
             lengths.append(np.full(count, size / count))

@@ -34,7 +34,7 @@ def make_block(side: int, block: int, seed: int = 0) -> ParameterBlock:
 
 def assert_same(found: ParameterBlock, expected: ParameterBlock) -> None:
     torch.testing.assert_close(found.vectors, torch.from_numpy(expected.vectors), rtol=0, atol=0)
-    torch.testing.assert_close(found.accumulators, torch.from_numpy(expected.accumulators), rtol=0, atol=0)
+    torch.testing.assert_close(found.state, torch.from_numpy(expected.state), rtol=0, atol=0)
     torch.testing.assert_close(found.offsets, torch.from_numpy(expected.offsets))
 
 
@@ -61,7 +61,7 @@ def test_a_block_too_many_is_refused() -> None:
 def test_a_value_that_is_not_finite_is_found() -> None:
     backend = make_backend((1, 1))
     block = make_block(0, 0)
-    block.accumulators[1, 2] = np.inf
+    block.state[1, 2] = np.inf
     backend.set_block(0, 0, block)
     assert not backend.is_finite()
 

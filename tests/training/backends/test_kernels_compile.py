@@ -20,7 +20,7 @@ import torch, triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
-from swivel.training.backends.triton import hopper, kernels
+from swivel.training.backends.triton import hopper, step_kernels
 
 KINDS = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 INTEGERS = "tiles_m tiles_n items pairs y_rows most side pitch rows shards own_first other_first".split()
@@ -29,7 +29,7 @@ TYPES = {"table": "*i64", "starts": "*i64", "slots": "*i16", "positions": "*i16"
 TYPES |= {name: "*fp64" for name in ("strides", "lengths", "fractions", "totals")}
 TYPES |= {name: "i32" for name in INTEGERS}
 TYPES |= {name: "fp32" for name in ("unseen", "base", "scale", "power")}
-TYPES |= {name: "fp32" for name in ("weight_decay", "learning_rate", "accumulator_decay")}
+TYPES |= {name: "fp32" for name in ("weight_decay", "learning_rate")}
 TYPES |= {name: "fp32" for name in ("decay_power", "unit0", "unit1")}
 
 
@@ -53,13 +53,14 @@ def compile_hopper(weighted):
 
 def compile_plain(name, capability, **constants):
     types = TYPES | {"V": "*bf16", "G": "*bf16"}
-    return compile_kernel(ASTSource, getattr(kernels, name), types, constants, capability)
+    return compile_kernel(ASTSource, getattr(step_kernels, name), types, constants, capability)
 
 
 RULES = {"SQRT": True, "FAST": True}
 OTHERS = {"SQRT": False, "FAST": True}
 TILE = {"P": 320, "BM": 64, "BN": 128, "BK": 64, "CHUNK": 256, "GROUP": 8, "STAGES": 2, "PRECISION": "tf32"}
 HALVES = {"P": 320, "P1": 256, "P2": 64, "CHUNK": 8, "PANELS": 2, "HAS_COMMON": True, "BY_SUM": False}
+HALVES["OPTIMIZER"] = (0.9,)
 BY_SUM = {**HALVES, "BY_SUM": True}
 print(json.dumps({
     "hopper": compile_hopper(False),
@@ -70,8 +71,9 @@ print(json.dumps({
     "add_losses": compile_plain("add_losses", 90, BLOCK=1024),
     "find_starts": compile_plain("find_starts", 90, BLOCK=128),
     "gather": compile_plain("gather", 90, P=320, PP=512, BN=16),
-    "update": compile_plain("update", 90, BY_SUM=False, D=300, P=320, SIZE=1024),
-    "update, decay by sum": compile_plain("update", 90, BY_SUM=True, D=300, P=320, SIZE=1024),
+    "update": compile_plain("update", 90, OPTIMIZER=(0.9,), BY_SUM=False, D=300, P=320, SIZE=1024),
+    "update, decay by sum": compile_plain("update", 90, OPTIMIZER=None, BY_SUM=True, D=300, P=320, SIZE=1024),
+    "update_sampled, gradients": compile_plain("update_sampled", 90, SIDE=0, **{**HALVES, "OPTIMIZER": None}, **RULES),
     "refresh": compile_plain("refresh", 90, D=300, P=320, SIZE=1024),
     "update_sampled rows": compile_plain("update_sampled", 90, SIDE=0, **HALVES, **RULES),
     "update_sampled columns": compile_plain("update_sampled", 90, SIDE=1, **HALVES, **RULES),

@@ -28,8 +28,8 @@ pytest.importorskip("triton")
 from streaming_runs import DIM, ZEROS, PlainLauncher, each_kind, each_zeros, make_needs
 from swivel.training.backends.triton import backend as triton_backend
 from swivel.training.backends.triton.backend import estimate_device_memory
-from swivel.training.backends.triton.layout import KernelTile
 from swivel.training.backends.triton.memory_plan import Banks, DeviceMemoryEstimate, arrange, choose_order
+from swivel.training.backends.triton.slot_layout import KernelTile
 
 blocks = st.integers(1, 12)
 seeds = st.tuples(st.integers(0, 2**32), st.integers(0, 9))

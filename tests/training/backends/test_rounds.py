@@ -60,7 +60,7 @@ def make_round(backend: Backend) -> list[Step]:
 
 def arrays_of(backend: Backend) -> list[NDArray[Any]]:
     """Return the parameters of each block: row vectors and accumulators, column vectors and accumulators."""
-    arrays = [array for side in backend.fetch() for array in (side.vectors, side.accumulators)]
+    arrays = [array for side in backend.fetch() for array in (side.vectors, side.state)]
     return [array[n * SIZE : (n + 1) * SIZE].copy() for n in range(BLOCKS) for array in arrays]
 
 

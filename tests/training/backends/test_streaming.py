@@ -38,8 +38,8 @@ from streaming_runs import (
 from swivel.training.backends.triton import backend as triton_backend
 from swivel.training.backends.triton import cell_feed, cuda_streams, parameter_swap
 from swivel.training.backends.triton.cell_feed import plan_copies
-from swivel.training.backends.triton.cells import CellMemoryLimits, DeviceCells, ShardCells
-from swivel.training.backends.triton.layout import KernelTile, Shapes, SlotLayout
+from swivel.training.backends.triton.device_cells import DeviceCells, ShardCells
+from swivel.training.backends.triton.slot_layout import KernelTile, Shapes, SlotLayout
 
 UNEVEN = 100  # bytes: the largest block of such a small matrix has a few entries more than estimated
 
@@ -55,8 +55,8 @@ def cells_bytes(kind: str, zeros: ZeroSampling) -> int:
     """Return the bytes of the entries of a matrix on the device."""
     backend = make_backend(zeros)
     hand_over(backend, kind, zeros)
-    assert backend._cells is not None
-    return len(backend._cells.counts) * backend._cells.entry_bytes
+    assert backend._feed is not None
+    return len(backend._feed.cells.counts) * backend._feed.cells.entry_bytes
 
 
 @with_plain_steps
@@ -113,7 +113,7 @@ def test_kernels_give_the_same_bits_with_swapped_parameters(zeros: ZeroSampling)
 
 @with_plain_steps
 @each_kind
-@pytest.mark.parametrize("array", ["vectors", "accumulators"])
+@pytest.mark.parametrize("array", ["vectors", "state"])
 def test_a_value_that_is_not_finite_is_detected_after_its_block_was_swapped_out(kind: str, array: str) -> None:
     groups, zeros = (1, 1), ZeroSampling()
     needs = make_needs(kind, zeros)
@@ -435,13 +435,15 @@ def test_planned_copies_cover_every_entry(spans: list[tuple[int, int]]) -> None:
         np.testing.assert_array_equal(buffer[begin : begin + shard.entries], source[shard.begin : shard.end])
 
 
-@pytest.mark.parametrize(
-    "limits", [CellMemoryLimits(0, 10**9), CellMemoryLimits(10**9, 0)], ids=["resident", "temporary"]
-)
-def test_blocks_too_large_for_the_device_are_refused(limits: CellMemoryLimits) -> None:
+@pytest.mark.parametrize(("resident", "temporary"), [(0, 10**9), (10**9, 0)], ids=["resident", "temporary"])
+def test_blocks_too_large_for_the_device_are_refused(resident: int, temporary: int) -> None:
     load = make_load("symmetric", ZeroSampling())
     cells = DeviceCells(
-        SlotLayout(load.starts, DIM), Shapes(ZeroSampling(), KernelTile()), torch.device(DEVICE), limits=limits
+        SlotLayout(load.starts, DIM),
+        Shapes(ZeroSampling(), KernelTile()),
+        torch.device(DEVICE),
+        resident_bytes=resident,
+        temporary_bytes=temporary,
     )
     with pytest.raises(TrainingError, match=r"the largest block has \d+ entries, for which .*; raise device_memory"):
         cells.take(make_matrix("symmetric")[0])

@@ -48,7 +48,7 @@ pytest.importorskip("triton")
 from swivel.training.backends.triton import backend as triton_backend
 from swivel.training.backends.triton import memory_plan
 from swivel.training.backends.triton.launch import StepLauncher
-from swivel.training.backends.triton.layout import KernelTile
+from swivel.training.backends.triton.slot_layout import KernelTile
 
 float32 = pytest.mark.parametrize("kind", ["triton float32"])
 both = pytest.mark.parametrize("kind", ["triton float32", "triton float16"])
@@ -196,7 +196,7 @@ def test_steps_do_not_change_other_blocks(make: Maker, kind: str, zeros: ZeroSam
     for side, before, changed in zip(backend.fetch(), make_sides(5), (slice(5, 10), slice(5, 9)), strict=True):
         others = np.setdiff1d(np.arange(len(before.vectors)), np.arange(changed.start, changed.stop))
         np.testing.assert_array_equal(side.vectors[others], before.vectors[others])
-        np.testing.assert_array_equal(side.accumulators[others], before.accumulators[others])
+        np.testing.assert_array_equal(side.state[others], before.state[others])
         assert np.all(side.vectors[changed] != before.vectors[changed])
 
 
@@ -217,9 +217,9 @@ def test_blocks_that_come_and_go_train_as_those_that_stay(make: Maker, kind: str
     sides = [make_sides(5)[side].part(*STARTS[side][block : block + 2]) for side, block in ((0, 1), (1, 0))]
     gradients = [backend.gradients(make_step(1, 0), *sides) for backend in (whole, single, single)]
     for found in gradients[1:]:
-        assert found.loss == gradients[0].loss
-        np.testing.assert_array_equal(found.rows, gradients[0].rows)
-        np.testing.assert_array_equal(found.columns, gradients[0].columns)
+        assert found[0] == gradients[0][0]
+        np.testing.assert_array_equal(found[1], gradients[0][1])
+        np.testing.assert_array_equal(found[2], gradients[0][2])
 
     whole.hold(*make_sides(5), STARTS)
     for backend in (whole, some):
@@ -228,7 +228,7 @@ def test_blocks_that_come_and_go_train_as_those_that_stay(make: Maker, kind: str
     for side, block in ((0, 1), (0, 2), (1, 0)):
         stayed, came = whole.get_block(side, block), some.get_block(side, block)
         assert torch.equal(came.vectors, stayed.vectors)
-        assert torch.equal(came.accumulators, stayed.accumulators)
+        assert torch.equal(came.state, stayed.state)
 
 
 @both
@@ -237,7 +237,7 @@ def test_blocks_copied_to_another_backend_train_to_the_same_bits(make: Maker, ki
     settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
     first, second, whole = make(settings), make(settings), make(settings)
     run_blocks(first, [DIAGONAL])
-    rows, columns = (ParameterBlock(side.vectors * 0, side.accumulators + 1, side.offsets) for side in make_sides(5))
+    rows, columns = (ParameterBlock(side.vectors * 0, side.state + 1, side.offsets) for side in make_sides(5))
     second.hold(rows, columns, STARTS)
     for side, starts in enumerate(STARTS):
         for block in range(len(starts) - 1):
@@ -280,7 +280,7 @@ def fill_between_blocks(backend: Any, value: float) -> torch.Tensor:
 
 
 def bits(backend: Backend) -> list[bytes]:
-    return [array.tobytes() for side in backend.fetch() for array in (side.vectors, side.accumulators)]
+    return [array.tobytes() for side in backend.fetch() for array in (side.vectors, side.state)]
 
 
 def check_same(one: Backend, other: Backend) -> None:

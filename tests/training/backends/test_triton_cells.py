@@ -19,9 +19,9 @@ from swivel.training.schedule import block_starts
 
 pytest.importorskip("triton")
 pytest.importorskip("numba")  # builds the matrix
-from swivel.training.backends.triton import cells as cells_module
-from swivel.training.backends.triton.cells import DeviceCells, ShardCells
-from swivel.training.backends.triton.layout import BlockShape, KernelTile, Shapes, SlotLayout
+from swivel.training.backends.triton import device_cells as cells_module
+from swivel.training.backends.triton.device_cells import DeviceCells, ShardCells
+from swivel.training.backends.triton.slot_layout import BlockShape, KernelTile, Shapes, SlotLayout
 
 DEVICE = torch.device("cuda" if HAS_GPU else "cpu")
 ZEROS = {"all": ZeroSampling(), "sampled": ZeroSampling(common=0.2, middle=0.5, share=0.1)}

@@ -15,8 +15,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from swivel.config import TrainConfig
 from swivel.counts.matrix import BlockCells, MatrixCells
-from swivel.training.objective import Loss, Objective
+from swivel.training.objective import Loss, Objective, Optimizer, choose_optimizer, find_unit_offsets
 from swivel.training.zero_sampling import ZeroSampling
 
 
@@ -25,28 +26,20 @@ class ParameterBlock:
     """Parameters of the rows, or of the columns, of a matrix or block, and their part of every target (`offsets`)."""
 
     vectors: Any  # (size, dim); a host array or the backend's array type
-    accumulators: Any  # (size, dim); sums of squared gradients (Adagrad)
+    state: Any  # (size, dim); of the optimizer
     offsets: Any  # (size,)
 
     def part(self, start: int, stop: int) -> ParameterBlock:
         """Return rows `start` to `stop`; the arrays are views."""
-        return ParameterBlock(self.vectors[start:stop], self.accumulators[start:stop], self.offsets[start:stop])
+        return ParameterBlock(self.vectors[start:stop], self.state[start:stop], self.offsets[start:stop])
 
     def map(self, function: Callable[[Any], Any]) -> ParameterBlock:
         """Return a block with the results of `function` for each array."""
-        return ParameterBlock(function(self.vectors), function(self.accumulators), function(self.offsets))
-
-
-@dataclass(frozen=True, slots=True)
-class Gradients:
-    """Loss of a step and the gradients of both sides, including weight decay, as host arrays."""
-
-    loss: Loss
-    rows: NDArray[np.float32]
-    columns: NDArray[np.float32]
+        return ParameterBlock(function(self.vectors), function(self.state), function(self.offsets))
 
 
 Sides = tuple[ParameterBlock, ParameterBlock]  # rows and columns
+Gradients = tuple[Loss, Any, Any]  # loss of a step, and the gradients of rows and columns
 Starts = tuple[Sequence[int] | NDArray[np.int64], Sequence[int] | NDArray[np.int64]]
 
 
@@ -86,9 +79,16 @@ class StepSettings:
     objective: Objective
     zeros: ZeroSampling
     weight_decay: float
-    accumulator_decay: float = 1.0
+    optimizer: Optimizer = (1.0,)
     decay_power: float = 0.0  # of a sum, in the weight decay of its row or column
     unit_offsets: tuple[float, float] = (0.0, 0.0)  # offset of a row, and of a column, whose sum is 1
+
+    @classmethod
+    def from_config(cls, config: TrainConfig, zeros: ZeroSampling, total: float) -> StepSettings:
+        """Return the settings that a training configuration describes; total: the sum of all counts."""
+        objective = Objective.from_config(config)
+        units = find_unit_offsets(total, objective)
+        return cls(objective, zeros, config.weight_decay, choose_optimizer(config), config.decay_power, units)
 
     def find_decays(self, offsets: Any, side: int) -> Any:
         """Return the weight decay of each row (side 0) or column (side 1) from the offsets, an array or a tensor.
@@ -149,10 +149,10 @@ class Backend(Protocol):
         """Free the memory of a block, after `hold_some`."""
 
     def gradients(self, step: Step, rows: ParameterBlock, columns: ParameterBlock) -> Gradients:
-        """Return the loss and the gradients of a step at the given vectors; the arrays are valid until the next call.
+        """Return the loss and the gradients of a step at these vectors, as host arrays valid until the next call.
 
-        The accumulators of `rows` and `columns` are not used. The backend's parameters of the step's blocks are
-        undefined afterwards.
+        The gradients include the weight decay. The states of `rows` and `columns` are not used. The backend's
+        parameters of the step's blocks are undefined afterwards.
         """
 
     def close(self) -> None:
@@ -160,11 +160,11 @@ class Backend(Protocol):
         return  # nothing to do by default
 
 
-class HeldParameters(Backend):
-    """Base class of backends that keep the parameters of every block in separate arrays."""
+class ArrayBackend(Backend):
+    """Base class of backends that keep the parameters of every block in arrays of their own."""
 
-    _blocks: tuple[list[ParameterBlock], list[ParameterBlock]]
-    _nothing: ParameterBlock  # in place of a block that another process has
+    settings: StepSettings
+    _blocks: tuple[dict[int, ParameterBlock], dict[int, ParameterBlock]]  # of rows and of columns, by number
 
     def put(self, array: NDArray[Any]) -> Any:
         """Return a copy of a host array as the backend's array type."""
@@ -174,39 +174,52 @@ class HeldParameters(Backend):
         """Return an array of the backend's type as a host array, in the backend's precision."""
         raise NotImplementedError
 
+    def add_gradients(self, cells: BlockCells, sides: Sides, seed: Sequence[int]) -> Gradients:
+        """Return the loss of a block and its gradients, summed over the cells, without weight decay.
+
+        The two sides are in the order of the cells' positions.
+        """
+        raise NotImplementedError
+
+    def mean_gradient(self, side: ParameterBlock, total: Any, size: int, decay: Any) -> Any:
+        """Return total / size + decay * vectors, which may overwrite `total`; decay: a number, or a column of them."""
+        return total / size + decay * side.vectors
+
+    def update(self, side: ParameterBlock, total: Any, size: int, decay: Any, learning_rate: float) -> None:
+        """Take a step of the optimizer in place, with the result of `mean_gradient`."""
+        raise NotImplementedError
+
     def hold(self, rows: ParameterBlock, columns: ParameterBlock, starts: Starts) -> None:
         """Copy the parameters of every block."""
         self._blocks = self._split(rows, starts[0]), self._split(columns, starts[1])
 
     def hold_some(self, starts: Starts, dim: int, capacity: tuple[int, int]) -> None:
         """Start without any block; `set_block` adds them."""
-        empty = np.empty((0, dim), np.float32)
-        self._nothing = ParameterBlock(empty, empty, empty[:, 0]).map(self.put)
-        self._blocks = [self._nothing] * (len(starts[0]) - 1), [self._nothing] * (len(starts[1]) - 1)
+        self._blocks = {}, {}
 
     def drop_block(self, side: int, block: int) -> None:
         """Forget the arrays of a block."""
-        self._blocks[side][block] = self._nothing
+        self._blocks[side].pop(block, None)
 
-    def _split(self, side: ParameterBlock, starts: Sequence[int] | NDArray[np.int64]) -> list[ParameterBlock]:
-        return [side.part(int(start), int(stop)).map(self.put) for start, stop in pairwise(starts)]
+    def _split(self, side: ParameterBlock, starts: Sequence[int] | NDArray[np.int64]) -> dict[int, ParameterBlock]:
+        return {n: side.part(int(a), int(b)).map(self.put) for n, (a, b) in enumerate(pairwise(starts))}
 
     def fetch(self) -> Sides:
         """Return the parameters of all blocks, joined."""
         rows, columns = self._blocks
-        return self._join(rows), self._join(columns)
+        return self._join([*rows.values()]), self._join([*columns.values()])
 
     def _join(self, blocks: list[ParameterBlock]) -> ParameterBlock:
         return ParameterBlock(
             np.concatenate([self.get(block.vectors) for block in blocks]),
-            np.concatenate([self.get(block.accumulators) for block in blocks]),
+            np.concatenate([self.get(block.state) for block in blocks]),
             np.concatenate([self.get(block.offsets) for block in blocks]),
         )
 
     def is_finite(self) -> bool:
-        """Return whether every vector and accumulator is finite."""
-        blocks = [*self._blocks[0], *self._blocks[1]]
-        return all(_is_finite(block.vectors) and _is_finite(block.accumulators) for block in blocks)
+        """Return whether all vectors and states are finite."""
+        blocks = [*self._blocks[0].values(), *self._blocks[1].values()]
+        return all(_is_finite(block.vectors) and _is_finite(block.state) for block in blocks)
 
     def get_block(self, side: int, block: int) -> ParameterBlock:
         """Return the arrays of a block, not copies."""
@@ -216,77 +229,65 @@ class HeldParameters(Backend):
         """Replace the parameters of a block by copies of `values`."""
         self._blocks[side][block] = values.map(self.put)
 
-    def open_step(self, step: Step) -> tuple[BlockCells, Sides]:
-        """Return the cells of a step and the two sides in the order of the cells' positions.
-
-        A mirrored block is trained with the two sides swapped. The loss is symmetric in rows and columns, so the step
-        is the same.
-        """
-        rows = self.get_block(0, step.block[0])
-        columns = self.get_block(1, step.block[1])
-        cells = step.load()
-        return cells, (columns, rows) if cells.mirrored else (rows, columns)
-
-
-def _is_finite(array: Any) -> bool:
-    """Return whether all values of a NumPy array or torch tensor are finite, computed on the array's device."""
-    flags = np.isfinite(array) if isinstance(array, np.ndarray) else array.isfinite()
-    return bool(flags.all())
-
-
-class ArrayBackend(HeldParameters):
-    """Base class of backends that compute the gradients of a step as arrays and then apply Adagrad."""
-
-    settings: StepSettings
-
-    def compute(self, cells: BlockCells, sides: Sides, seed: Sequence[int]) -> tuple[Loss, Any, Any]:
-        """Return the loss of a block and its gradients, summed over the cells, without weight decay.
-
-        The two sides are in the order of the cells' positions.
-        """
-        raise NotImplementedError
-
-    def update(self, side: ParameterBlock, gradient: Any, learning_rate: float) -> None:
-        """Apply one Adagrad update in place."""
-        raise NotImplementedError
-
     def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> PendingSteps:
         """Run steps one after the other until `should_stop` returns true."""
         losses: list[Loss] = []
         for step in steps:
             if should_stop():
                 break
-
-            cells, sides = self.open_step(step)
-            loss, *gradients = self._mean_gradients(cells, sides, step.seed)
-            for side, gradient in zip(sides, gradients, strict=True):
-                self.update(side, gradient, step.learning_rate)
-            losses.append(loss)
+            losses.append(self.run_step(step))
 
         return PendingSteps(len(losses), lambda: losses)
 
-    def gradients(self, step: Step, rows: ParameterBlock, columns: ParameterBlock) -> Gradients:
-        """Return the loss and the gradients of a step at the given vectors; the held parameters do not change."""
+    def run_step(self, step: Step) -> Loss:
+        """Train one block and return its loss.
+
+        A mirrored block is trained with the two sides swapped. The loss is symmetric in rows and columns, so the step
+        is the same.
+        """
         cells = step.load()
-        given = (columns, rows) if cells.mirrored else (rows, columns)
-        first, second = (ParameterBlock(self.put(side.vectors), None, self.put(side.offsets)) for side in given)
-        loss, *found = self._mean_gradients(cells, (first, second), step.seed)
+        sides = _in_order(cells, self.get_block(0, step.block[0]), self.get_block(1, step.block[1]))
+        # Both gradients are those of the parameters before the step: no side changes until both are computed.
+        loss, *totals = self.add_gradients(cells, sides, step.seed)
 
-        gradients = [np.asarray(self.get(gradient), np.float32) for gradient in found]
-        if cells.mirrored:
-            gradients.reverse()
-        return Gradients(loss, *gradients)
+        decays = self._find_decays(cells, sides)
+        for side, other, total, decay in zip(sides, reversed(sides), totals, decays, strict=True):
+            # A gradient of a row is the mean over the columns, and the other way round.
+            self.update(side, total, len(other.vectors), decay, step.learning_rate)
+        return loss
 
-    def _mean_gradients(self, cells: BlockCells, sides: Sides, seed: Sequence[int]) -> tuple[Loss, Any, Any]:
-        """Return the loss and the gradients that Adagrad applies: means over the other side, plus weight decay."""
-        rows, columns = sides
-        loss, row_sums, column_sums = self.compute(cells, sides, seed)
-        row_decay = column_decay = self.settings.weight_decay
-        if self.settings.decay_power:
-            first = int(cells.mirrored)  # the number of the side that comes first
-            row_decay = self.settings.find_decays(rows.offsets, first)[:, None]
-            column_decay = self.settings.find_decays(columns.offsets, 1 - first)[:, None]
+    def gradients(self, step: Step, rows: ParameterBlock, columns: ParameterBlock) -> Gradients:
+        """Return the loss and the gradients of a step at these vectors; the parameters do not change."""
+        cells = step.load()
+        copies = (ParameterBlock(self.put(side.vectors), None, self.put(side.offsets)) for side in (rows, columns))
+        sides = _in_order(cells, *copies)
+        loss, *totals = self.add_gradients(cells, sides, step.seed)
 
-        row_gradient = row_sums / len(columns.vectors) + row_decay * rows.vectors
-        column_gradient = column_sums / len(rows.vectors) + column_decay * columns.vectors
-        return loss, row_gradient, column_gradient
+        gradients = []
+        decays = self._find_decays(cells, sides)
+        for side, other, total, decay in zip(sides, reversed(sides), totals, decays, strict=True):
+            gradient = self.mean_gradient(side, total, len(other.vectors), decay)
+            gradients.append(np.asarray(self.get(gradient), np.float32))
+
+        first, second = gradients
+        return (loss, second, first) if cells.mirrored else (loss, first, second)
+
+    def _find_decays(self, cells: BlockCells, sides: Sides) -> list[Any]:
+        """Return the weight decay of each side: a number or, if it depends on the sums, a column of numbers."""
+        settings = self.settings
+        if not settings.decay_power:
+            return [settings.weight_decay, settings.weight_decay]
+
+        first = int(cells.mirrored)  # the number of the side that comes first
+        return [settings.find_decays(side.offsets, first ^ number)[:, None] for number, side in enumerate(sides)]
+
+
+def _in_order(cells: BlockCells, rows: ParameterBlock, columns: ParameterBlock) -> Sides:
+    """Return the two sides in the order of the cells' positions."""
+    return (columns, rows) if cells.mirrored else (rows, columns)
+
+
+def _is_finite(array: Any) -> bool:
+    """Return whether all values of a NumPy array or torch tensor are finite, computed on the array's device."""
+    flags = np.isfinite(array) if isinstance(array, np.ndarray) else array.isfinite()
+    return bool(flags.all())

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from swivel.counts import BlockCells
 from swivel.training.backends import cpu_kernels as kernels
 from swivel.training.backends.base import (
+    ArrayBackend,
     Gradients,
-    HeldParameters,
     ParameterBlock,
     PendingSteps,
     Sides,
@@ -28,6 +28,7 @@ from swivel.training.backends.base import (
     StepSettings,
 )
 from swivel.training.objective import Loss
+from swivel.training.objective_numba import update_parameters
 from swivel.training.zero_sampling import RowPanel
 
 # Rows of one dense product. Larger blocks (4,096) are split, so that the buffer of a thread has at most
@@ -37,7 +38,7 @@ MAX_PRODUCT_ROWS = 1024
 _Array = NDArray[np.float32]
 
 
-class CpuBackend(HeldParameters):
+class CpuBackend(ArrayBackend):
     """Trains blocks on `threads` cores, with the operands of the matrix products in `dtype`."""
 
     name = "cpu"
@@ -89,7 +90,7 @@ class CpuBackend(HeldParameters):
     def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> PendingSteps:
         """Run steps on all threads; a free thread takes the next step."""
         # Steps begin in order, so the steps that ran before a stop request are the first ones.
-        futures: list[Future[Loss | None]] = [self._pool.submit(self._run_step, step, should_stop) for step in steps]
+        futures: list[Future[Loss | None]] = [self._pool.submit(self._run_unless, should_stop, step) for step in steps]
         results = [future.result() for future in futures]
         losses = [loss for loss in results if loss is not None]
 
@@ -99,7 +100,7 @@ class CpuBackend(HeldParameters):
             last = max(n for n, loss in enumerate(results) if loss is not None)
             for n in range(last):
                 if results[n] is None:
-                    results[n] = self._run_step(steps[n])
+                    results[n] = self.run_step(steps[n])
             losses = [loss for loss in results if loss is not None]
 
         return PendingSteps(len(losses), lambda: losses)
@@ -122,53 +123,26 @@ class CpuBackend(HeldParameters):
             return torch.from_numpy(operand)
         return torch.from_numpy(operand.view(np.int16)).view(torch.bfloat16)
 
+    def _run_unless(self, should_stop: Callable[[], bool], step: Step) -> Loss | None:
+        """Train one block and return its loss, or None if `should_stop` asks to leave the step out."""
+        return None if should_stop() else self.run_step(step)
+
     def gradients(self, step: Step, rows: ParameterBlock, columns: ParameterBlock) -> Gradients:
         """Return the loss and the gradients of a step; the arrays are buffers of a thread of the pool."""
-        return self._pool.submit(self._find_gradients, step, rows, columns).result()
+        # Only threads of the pool have single-threaded products. The caller's thread may be any.
+        return self._pool.submit(super().gradients, step, rows, columns).result()
 
-    def _find_gradients(self, step: Step, rows: ParameterBlock, columns: ParameterBlock) -> Gradients:
-        cells = step.load()
-        sides = (columns, rows) if cells.mirrored else (rows, columns)
-        loss, gradients = self._add_up(cells, sides, step.seed)
+    def mean_gradient(self, side: ParameterBlock, total: Any, size: int, decay: Any) -> Any:
+        """Return total / size + decay * vectors, in the memory of `total`."""
+        kernels.finish_gradient(total, side.vectors, 1 / size, _add_decays(side, total, size, decay))
+        return total
 
-        decay = self._add_decays(cells, sides, gradients)
-        for side, other, gradient in zip(sides, reversed(sides), gradients, strict=True):
-            kernels.finish_gradient(gradient, side.vectors, 1 / len(other.vectors), decay)
+    def update(self, side: ParameterBlock, total: Any, size: int, decay: Any, learning_rate: float) -> None:
+        """Take a step of the optimizer in place."""
+        rest = _add_decays(side, total, size, decay)
+        update_parameters(side.vectors, side.state, total, 1 / size, rest, learning_rate, self.settings.optimizer)
 
-        first, second = gradients
-        return Gradients(loss, second, first) if cells.mirrored else Gradients(loss, first, second)
-
-    def _run_step(self, step: Step, should_stop: Callable[[], bool] | None = None) -> Loss | None:
-        """Train one block and return its loss, or None if `should_stop` asks to leave the step out."""
-        if should_stop is not None and should_stop():
-            return None
-
-        cells, sides = self.open_step(step)
-        rows, columns = sides
-        loss, gradients = self._add_up(cells, sides, step.seed)
-
-        # The gradient of a row is the mean over the columns, and the other way round.
-        row_scale = 1 / len(columns.vectors)
-        column_scale = 1 / len(rows.vectors)
-        rate = step.learning_rate
-        decay = self._add_decays(cells, sides, gradients)
-        kept = self.settings.accumulator_decay
-        kernels.adagrad(rows.vectors, rows.accumulators, gradients[0], row_scale, decay, rate, kept)
-        kernels.adagrad(columns.vectors, columns.accumulators, gradients[1], column_scale, decay, rate, kept)
-        return loss
-
-    def _add_decays(self, cells: BlockCells, sides: Sides, gradients: tuple[_Array, _Array]) -> float:
-        """Add the weight decay of each vector to sums of gradients, and return the decay that is left for all."""
-        if not self.settings.decay_power:
-            return self.settings.weight_decay
-
-        for number, side in enumerate(sides):
-            decays = self.settings.find_decays(side.offsets, number ^ int(cells.mirrored))
-            # Adagrad divides the sums by the size of the other side, but not the decay.
-            kernels.add_decays(gradients[number], side.vectors, decays * len(sides[1 - number].vectors))
-        return 0.0
-
-    def _add_up(self, cells: BlockCells, sides: Sides, seed: tuple[int, ...]) -> tuple[Loss, tuple[_Array, _Array]]:
+    def add_gradients(self, cells: BlockCells, sides: Sides, seed: Sequence[int]) -> Gradients:
         """Return the loss of a block and the gradients of both sides, summed over the cells (in buffers)."""
         rows, columns = sides
         gradients = self._buffer("rows", rows.vectors.shape), self._buffer("columns", columns.vectors.shape)
@@ -181,7 +155,7 @@ class CpuBackend(HeldParameters):
             for piece in panel.pieces(MAX_PRODUCT_ROWS):
                 loss += self._run_panel(piece, cells, sides, (W, C), gradients)
 
-        return loss, gradients
+        return loss, *gradients
 
     def _round(self, name: str, vectors: _Array) -> NDArray[Any]:
         """Return vectors as an operand of products: themselves, or rounded to bfloat16, in the buffer `name`."""
@@ -203,7 +177,7 @@ class CpuBackend(HeldParameters):
         rows, columns = sides
         row_offsets = rows.offsets[panel.start : panel.stop]
         W = operands[0][panel.start : panel.stop]
-        C, taken_offsets, places, weights = self._take_columns(panel, operands[1], columns.offsets)
+        C, sample_offsets, places, weights = self._take_columns(panel, operands[1], columns.offsets)
 
         # `products` is W C^T first and then, overwritten in place, G = dL / d(W C^T).
         products = self._buffer("products", (len(W), len(C)), self._operand_type)
@@ -215,19 +189,19 @@ class CpuBackend(HeldParameters):
         counts = cells.counts[first:last]
         whole = self._buffer("whole", (3, last - first), np.int64)
         real = self._buffer("real", (3, last - first))
-        observed, unobserved, weight, found = kernels.panel_gradient(
+        observed, unobserved, weight, matches = kernels.panel_gradient(
             (positions, counts, panel.start),
             products,
-            (row_offsets, taken_offsets),
+            (row_offsets, sample_offsets),
             (places, weights),
             self._objective,
             (whole[0], whole[1], real[0], real[1], real[2], whole[2]),
         )
-        loss = Loss(observed, found, unobserved, len(W) * len(columns.vectors) - weight)
+        loss = Loss(observed, matches, unobserved, len(W) * len(columns.vectors) - weight)
 
         # dL/dW = G C; dL/dC = G^T W.
         self._set_product(gradients[0][panel.start : panel.stop], products, C)
-        if panel.chosen is None and panel.start == 0:
+        if panel.columns is None and panel.start == 0:
             self._set_product(gradients[1], products.T, W)
             return loss
 
@@ -235,11 +209,11 @@ class CpuBackend(HeldParameters):
         self._multiply(products.T, W, part)
         if panel.start == 0:
             gradients[1].fill(0)
-        chosen = self._ramp[: len(C)] if panel.chosen is None else panel.chosen
-        kernels.add_rows(gradients[1], chosen, part)
+        ids = self._ramp[: len(C)] if panel.columns is None else panel.columns
+        kernels.add_rows(gradients[1], ids, part)
 
         # The observed cells in columns that were not sampled.
-        others = positions, counts, whole[2, : last - first - found]
+        others = positions, counts, whole[2, : last - first - matches]
         arrays = rows.vectors, rows.offsets, columns.vectors, columns.offsets
         return loss + Loss(kernels.sparse_step(others, arrays, gradients, self._objective), len(others[2]))
 
@@ -259,11 +233,20 @@ class CpuBackend(HeldParameters):
 
         Also the index of each column of the block among them (-1: not sampled), and the weight of a zero in each.
         """
-        if panel.chosen is None or panel.weights is None:
+        if panel.columns is None or panel.weights is None:
             return C, offsets, self._ramp[: len(C)], self._ones[: len(C)]
 
-        taken = self._buffer("taken", (len(panel.chosen), C.shape[1]), self._operand_type)
-        taken_offsets = self._buffer("offsets", (len(panel.chosen),))
+        sample = self._buffer("sample", (len(panel.columns), C.shape[1]), self._operand_type)
+        sample_offsets = self._buffer("offsets", (len(panel.columns),))
         places = self._buffer("places", (len(C),), np.int64)
-        kernels.take_columns(C, offsets, panel.chosen, (taken, taken_offsets, places))
-        return taken, taken_offsets, places, panel.weights
+        kernels.take_columns(C, offsets, panel.columns, (sample, sample_offsets, places))
+        return sample, sample_offsets, places, panel.weights
+
+
+def _add_decays(side: ParameterBlock, total: _Array, size: int, decay: Any) -> float:
+    """Add the weight decay of each vector to sums of gradients, and return the decay that is left for all vectors."""
+    if isinstance(decay, float):
+        return decay
+    # The optimizer divides the sums by the size of the other side, but not the decay.
+    kernels.add_decays(total, side.vectors, decay[:, 0] * size)
+    return 0.0

@@ -1,19 +1,10 @@
 """Numba kernels of the CPU training step: everything that is not a matrix product.
 
-LLVM vectorizes every inner loop: exp and log are polynomials, and branches are selects. `benchmarks/step.py` prints
-the time of the kernels and of the matrix products.
+The loss of a cell and the update of a parameter are in `objective_numba`; the kernels are the loops around them, and
+LLVM vectorizes every inner one. `benchmarks/step.py` prints the time of the kernels and of the matrix products.
 
-Symbols, as in the paper and in `swivel.training.objective`::
-
-    x_ij           count of a cell
-    pmi(i;j)       log x_ij + row offset + column offset            target of an observed cell
-    pmi*(i;j)      log(unseen) + row offset + column offset         target of an unobserved cell
-    f(x)           b0 + b x^a                                       confidence
-    L_1            1/2 f(x) (w_i . c_j - pmi)^2                     dL_1 / d(w_i . c_j) = f(x) (w_i . c_j - pmi)
-    L_0            log(1 + e^z),  z = w_i . c_j - pmi*              dL_0 / d(w_i . c_j) = e^z / (1 + e^z)
-    G              (rows, columns): derivative of the loss with respect to w_i . c_j
-
-Exponents are computed in base 2: e^z = 2^(z log2(e)).
+Symbols are those of `swivel.training.objective`, and G of shape (rows, columns) is the derivative of the loss with
+respect to the dot products w_i . c_j.
 
 The operands and results of matrix products (`products`, and what `round_rows` writes) are float32, or bfloat16 as the
 uint16 of its bits, because neither NumPy nor numba has bfloat16. `_widen` reads an element of either, `_narrow` writes
@@ -29,18 +20,16 @@ import numpy as np
 from numba.extending import overload
 
 from swivel.runtime.kernels import njit_cached
-from swivel.training.objective import MIN_ACCUMULATOR
+from swivel.training.objective_numba import (
+    LOG2E,
+    F,
+    finish_loss,
+    join_losses,
+    mean_gradient,
+    observed_gradient,
+    unobserved_gradient,
+)
 
-F = np.float32
-LOG2E = F(1.4426950408889634)
-LN2 = F(0.6931471805599453)
-# Exponents y of 2^y are clipped to this range. Beyond it the soft hinge log(1 + 2^y) is constant or linear in float32.
-# The upper bound also keeps a product of four (1 + 2^y) finite. The gradient is exact to the last bit there; the loss
-# of a cell is limited to 30 log 2 = 20.8.
-LOWEST = F(-86.0)
-HIGHEST = F(30.0)
-
-_inline = numba.njit(inline="always", fastmath=True, error_model="numpy")
 # Parts are always inlined into the calling kernel. As separate functions they would be inlined or not, and therefore
 # round differently, depending on which process compiled which of them first.
 _part = numba.njit(inline="always", nogil=True, fastmath=True, error_model="numpy", boundscheck=False)
@@ -79,72 +68,18 @@ def _choose_narrow(x: Any, like: Any) -> Any:
     return narrow if isinstance(like, numba.types.Integer) else keep
 
 
-@_inline
-def _exp2(y: Any) -> Any:
-    """Return 2^y for -126 < y < 127, with a relative error below 2e-7."""
-    # 2^y = 2^whole 2^rest with |rest| <= 1/2; a polynomial of degree 5 approximates 2^rest.
-    whole = np.rint(y)
-    rest = y - whole
-
-    p = F(1.3264727270531492e-3)
-    p = p * rest + F(9.67151308088281e-3)
-    p = p * rest + F(5.5507337460813586e-2)
-    p = p * rest + F(2.4022242077873884e-1)
-    p = p * rest + F(6.931469775960035e-1)
-    p = p * rest + F(1.0)
-
-    # Multiply by 2^whole: add `whole` to the exponent bits of p. The casts matter: for numba the sum of two int32 is an
-    # int64, which would halve the number of lanes of the vector unit.
-    power = np.int32(np.int32(whole) << np.int32(23))
-    return np.int32(F(p).view(np.int32) + power).view(np.float32)
-
-
-@_inline
-def _log(x: Any) -> Any:
-    """Return log x of a positive normal float32 (Cephes polynomial), with an absolute error below 2e-7 near 1."""
-    # x = m 2^exponent with 1/2 <= m < 1, read from the bits of the float.
-    bits = F(x).view(np.int32)
-    exponent = F((bits >> np.int32(23)) - np.int32(126))
-    m = np.int32((bits & np.int32(0x007FFFFF)) | np.int32(0x3F000000)).view(np.float32)
-
-    # Move m to [sqrt(1/2), sqrt(2)), where the polynomial for log(1 + (m - 1)) is accurate.
-    small = m < F(0.70710678)
-    exponent = exponent - (F(1.0) if small else F(0.0))
-    m = (m + m if small else m) - F(1.0)
-
-    z = m * m
-    p = F(7.0376836292e-2)
-    p = p * m - F(1.1514610310e-1)
-    p = p * m + F(1.1676998740e-1)
-    p = p * m - F(1.2420140846e-1)
-    p = p * m + F(1.4249322787e-1)
-    p = p * m - F(1.6668057665e-1)
-    p = p * m + F(2.0000714765e-1)
-    p = p * m - F(2.4999993993e-1)
-    p = p * m + F(3.3333331174e-1)
-
-    return m - F(0.5) * z + p * m * z + exponent * LN2
-
-
-@_inline
-def _power(y: Any) -> Any:
-    """Return 2^y, with y clipped to [LOWEST, HIGHEST]."""
-    return _exp2(min(max(y, LOWEST), HIGHEST))
-
-
 @_part
 def hinge(products: Any, row_offsets: Any, column_offsets: Any) -> float:
     """Replace dot products by the gradient of unobserved cells, in place; return the sum of their losses L_0.
 
-    products: (rows, columns), w_i . c_j on entry and e^z / (1 + e^z) on return. The offsets are those of pmi*,
-    times log2(e). Four cells share one logarithm, because a sum of log(1 + e^z) is the logarithm of a product.
+    products: (rows, columns), w_i . c_j on entry and dL_0 on return. The offsets are those of pmi*, times log2(e).
+    The losses of four cells are joined before they are finished, because logarithms are expensive.
     """
     rows, columns = products.shape
     # A row is divided into four parts of q columns: a, b, c and d (with offsets oa to od). The same index j in each of
     # them gives the four cells that share a logarithm. The last part is longer by columns % 4.
     q = columns // 4
     total = 0.0
-    one = F(1.0)
     oa, ob, oc, od = (
         column_offsets[:q],
         column_offsets[q : 2 * q],
@@ -158,23 +93,22 @@ def hinge(products: Any, row_offsets: Any, column_offsets: Any) -> float:
         loss = F(0.0)
 
         for j in range(q):
-            # e = e^z and y = 1 + e^z of four cells.
-            ea = _power(_widen(a[j]) * LOG2E - (offset + oa[j]))
-            eb = _power(_widen(b[j]) * LOG2E - (offset + ob[j]))
-            ec = _power(_widen(c[j]) * LOG2E - (offset + oc[j]))
-            ed = _power(_widen(d[j]) * LOG2E - (offset + od[j]))
-            ya, yb, yc, yd = one + ea, one + eb, one + ec, one + ed
-            loss += _log((ya * yb) * (yc * yd))
-            a[j] = _narrow(ea / ya, a[j])
-            b[j] = _narrow(eb / yb, b[j])
-            c[j] = _narrow(ec / yc, c[j])
-            d[j] = _narrow(ed / yd, d[j])
+            # Gradients g, and y = 1 + e^z of the losses, of four cells.
+            ga, ya = unobserved_gradient(_widen(a[j]) * LOG2E - (offset + oa[j]))
+            gb, yb = unobserved_gradient(_widen(b[j]) * LOG2E - (offset + ob[j]))
+            gc, yc = unobserved_gradient(_widen(c[j]) * LOG2E - (offset + oc[j]))
+            gd, yd = unobserved_gradient(_widen(d[j]) * LOG2E - (offset + od[j]))
+            loss += finish_loss(join_losses(join_losses(ya, yb), join_losses(yc, yd)))
+            a[j] = _narrow(ga, a[j])
+            b[j] = _narrow(gb, b[j])
+            c[j] = _narrow(gc, c[j])
+            d[j] = _narrow(gd, d[j])
 
         # The columns % 4 columns at the end of the last part.
         for j in range(q, columns - 3 * q):
-            e = _power(_widen(d[j]) * LOG2E - (offset + od[j]))
-            loss += _log(one + e)
-            d[j] = _narrow(e / (one + e), d[j])
+            g, y = unobserved_gradient(_widen(d[j]) * LOG2E - (offset + od[j]))
+            loss += finish_loss(y)
+            d[j] = _narrow(g, d[j])
 
         total += float(loss)  # float32 within a row, float64 over the rows
 
@@ -191,35 +125,31 @@ def weighted_hinge(products: Any, row_offsets: Any, column_offsets: Any, weights
         line, offset = products[i], row_offsets[i]
         loss = F(0.0)
         for j in range(columns):
-            e = _power(_widen(line[j]) * LOG2E - (offset + column_offsets[j]))
-            loss += weights[j] * _log(F(1.0) + e)
-            line[j] = _narrow(weights[j] * e / (F(1.0) + e), line[j])
+            g, y = unobserved_gradient(_widen(line[j]) * LOG2E - (offset + column_offsets[j]))
+            loss += weights[j] * finish_loss(y)
+            line[j] = _narrow(weights[j] * g, line[j])
         total += float(loss)
 
     return total
 
 
 @_part
-def observed_gradient(margins: Any, weights: Any, counts: Any, objective: Any) -> tuple[float, float]:
+def replace_margins(margins: Any, weights: Any, counts: Any, objective: Any) -> tuple[float, float]:
     """Replace margins by the gradient of observed cells, in place; return their loss L_1 and their loss as zeros.
 
     The hinge kernels treat every cell of a panel as unobserved. The second loss is what they add for these observed
     cells, and the caller subtracts it. margins: w_i . c_j - offsets. weights: weight of a zero at the same place.
     objective: b0, b, a, log of the count that replaces 0.
     """
-    base, scale, power, log_unseen = F(objective[0]), F(objective[1]), F(objective[2]), F(objective[3])
+    log_unseen = F(objective[3])
     observed = 0.0
     as_zeros = 0.0
 
     for n in range(len(margins)):
-        # f(x) = b0 + b x^a; x^a = 2^(a log2 x), with the exponent clipped to what `_exp2` supports.
-        log_count = _log(counts[n])
-        confidence = base + scale * _exp2(min(max(power * log_count * LOG2E, F(-120.0)), F(120.0)))
-
-        distance = margins[n] - log_count  # w_i . c_j - pmi
-        gradient = confidence * distance
-        observed += F(0.5) * gradient * distance
-        as_zeros += weights[n] * _log(F(1.0) + _power((margins[n] - log_unseen) * LOG2E))
+        gradient, loss = observed_gradient(margins[n], counts[n], objective)
+        _, y = unobserved_gradient((margins[n] - log_unseen) * LOG2E)
+        observed += loss
+        as_zeros += weights[n] * finish_loss(y)
         margins[n] = gradient
 
     return observed, as_zeros
@@ -233,66 +163,66 @@ def find_cells(positions: Any, start: int, stop: int) -> Any:
 
 
 @_part
-def read_observed(cells: Any, products: Any, offsets: Any, taken: Any, work: Any) -> int:
+def read_observed(cells: Any, products: Any, offsets: Any, sample: Any, work: Any) -> int:
     """Collect the observed cells whose column was sampled, list the others, and return the number of the former.
 
     cells: positions, counts, first row of the panel.
     offsets: offsets of the rows and of the columns of `products`.
-    taken: column of `products` of each column of the block, or -1; weight of a zero in each column of `products`.
+    sample: column of `products` of each column of the block, or -1; weight of a zero in each column of `products`.
     work: arrays to fill. For the collected cells: rows and columns in `products`, counts, weights of a zero, and
     margins (w_i . c_j - offsets). For the other cells: their indexes.
     """
     positions, counts, first_row = cells
     row_offsets, column_offsets = offsets
-    places, weights = taken
-    rows, columns, found_counts, zero_weights, margins, others = work
-    found = 0
+    places, weights = sample
+    rows, columns, matched_counts, zero_weights, margins, others = work
+    count = 0
 
     for n in range(len(positions)):
         place = places[np.int64(positions[n] & np.uint32(0xFFFF))]
         if place < 0:
-            others[n - found] = n
+            others[n - count] = n
             continue
 
         row = np.int64(positions[n] >> np.uint32(16)) - first_row
-        rows[found] = row
-        columns[found] = place
-        found_counts[found] = counts[n]
-        zero_weights[found] = weights[place]
-        margins[found] = _widen(products[row, place]) - (row_offsets[row] + column_offsets[place])
-        found += 1
+        rows[count] = row
+        columns[count] = place
+        matched_counts[count] = counts[n]
+        zero_weights[count] = weights[place]
+        margins[count] = _widen(products[row, place]) - (row_offsets[row] + column_offsets[place])
+        count += 1
 
-    return found
+    return count
 
 
 @_kernel
-def panel_gradient(cells: Any, products: Any, offsets: Any, taken: Any, objective: Any, work: Any) -> Any:
+def panel_gradient(cells: Any, products: Any, offsets: Any, sample: Any, objective: Any, work: Any) -> Any:
     """Replace the dot products of a panel by the gradient G with respect to them, in place.
 
     The parameters are those of `read_observed`, and objective: b0, b, a, log of the count that replaces 0.
     Returns the loss of the observed cells whose column was sampled, the loss of the unobserved cells, the summed weight
     that those observed cells would have as zeros, and their number.
     """
-    rows, columns, found_counts, zero_weights, margins, _ = work
+    rows, columns, matched_counts, zero_weights, margins, _ = work
 
     # The margins of observed cells must be read before the hinge overwrites `products`.
-    found = read_observed(cells, products, offsets, taken, work)
-    observed, as_zeros = observed_gradient(margins[:found], zero_weights[:found], found_counts[:found], objective)
+    count = read_observed(cells, products, offsets, sample, work)
+    observed, as_zeros = replace_margins(margins[:count], zero_weights[:count], matched_counts[:count], objective)
 
     # All cells as if they were unobserved. `powers` are the offsets of pmi*, times log2(e).
     powers = (offsets[0] + F(objective[3])) * LOG2E, offsets[1] * LOG2E
-    if products.shape[1] == len(taken[0]):
+    if products.shape[1] == len(sample[0]):
         unobserved = hinge(products, powers[0], powers[1])
     else:
-        unobserved = weighted_hinge(products, powers[0], powers[1], taken[1])
+        unobserved = weighted_hinge(products, powers[0], powers[1], sample[1])
 
     # Then the observed cells, over the gradient of a zero.
     weight = 0.0
-    for n in range(found):
+    for n in range(count):
         products[rows[n], columns[n]] = _narrow(margins[n], products[rows[n], columns[n]])
         weight += zero_weights[n]
 
-    return observed, unobserved - as_zeros, weight, found
+    return observed, unobserved - as_zeros, weight, count
 
 
 @_kernel
@@ -314,14 +244,14 @@ def widen_rows(source: Any, target: Any) -> None:
 
 
 @_kernel
-def take_columns(vectors: Any, offsets: Any, chosen: Any, out: Any) -> None:
-    """Copy vectors and offsets of the chosen columns; write the index of every column among them (-1: not chosen)."""
-    taken, taken_offsets, places = out
+def take_columns(vectors: Any, offsets: Any, ids: Any, out: Any) -> None:
+    """Copy vectors and offsets of the columns `ids`; write the index of every column among them, or -1."""
+    sample, sample_offsets, places = out
     places[:] = -1
-    for n in range(len(chosen)):
-        taken[n] = vectors[chosen[n]]
-        taken_offsets[n] = offsets[chosen[n]]
-        places[chosen[n]] = n
+    for n in range(len(ids)):
+        sample[n] = vectors[ids[n]]
+        sample_offsets[n] = offsets[ids[n]]
+        places[ids[n]] = n
 
 
 @_kernel
@@ -334,8 +264,7 @@ def sparse_step(cells: Any, sides: Any, gradients: Any, objective: Any) -> float
     positions, counts, which = cells
     rows, row_offsets, columns, column_offsets = sides
     row_gradients, column_gradients = gradients
-    base, scale, power = F(objective[0]), F(objective[1]), F(objective[2])
-    loss = 0.0
+    total = 0.0
 
     for n in which:
         i = np.int64(positions[n] >> np.uint32(16))
@@ -346,18 +275,15 @@ def sparse_step(cells: Any, sides: Any, gradients: Any, objective: Any) -> float
         for t in range(len(w)):
             product += w[t] * c[t]
 
-        # g = dL_1 / d(w_i . c_j) = f(x) (w_i . c_j - pmi), with f(x) as in `observed_gradient`.
-        log_count = _log(counts[n])
-        distance = product - (row_offsets[i] + column_offsets[j]) - log_count
-        g = distance * (base + scale * _exp2(min(max(power * log_count * LOG2E, F(-120.0)), F(120.0))))
-        loss += F(0.5) * g * distance
+        g, loss = observed_gradient(product - (row_offsets[i] + column_offsets[j]), counts[n], objective)
+        total += loss
 
         # dL/dw_i = g c_j; dL/dc_j = g w_i.
         for t in range(len(w)):
             dw[t] += g * c[t]
             dc[t] += g * w[t]
 
-    return loss
+    return total
 
 
 @_kernel
@@ -367,29 +293,6 @@ def add_rows(target: Any, which: Any, source: Any) -> None:
         to, come = target[which[n]], source[n]
         for t in range(len(to)):
             to[t] += _widen(come[t])
-
-
-@_kernel
-def adagrad(
-    vectors: Any,
-    accumulators: Any,
-    gradient: Any,
-    scale: float,
-    weight_decay: float,
-    learning_rate: float,
-    accumulator_decay: float,
-) -> None:
-    """Apply one Adagrad update in place, with the gradient g = scale * gradient + weight_decay * vectors.
-
-    accumulators = accumulator_decay * accumulators + g^2; vectors -= learning_rate * g / sqrt(accumulators).
-    """
-    factor, shrink, speed, kept = F(scale), F(weight_decay), F(learning_rate), F(accumulator_decay)
-    for i in range(vectors.shape[0]):
-        w, a, g = vectors[i], accumulators[i], gradient[i]
-        for t in range(len(w)):
-            step = factor * g[t] + shrink * w[t]
-            a[t] = max(kept * a[t] + step * step, F(MIN_ACCUMULATOR))
-            w[t] -= speed * step / np.sqrt(a[t])
 
 
 @_kernel
@@ -404,24 +307,9 @@ def add_decays(gradient: Any, vectors: Any, decays: Any) -> None:
 
 @_kernel
 def finish_gradient(gradient: Any, vectors: Any, scale: float, weight_decay: float) -> None:
-    """Replace `gradient` by scale * gradient + weight_decay * vectors, the gradient that `adagrad` applies."""
-    factor, shrink = F(scale), F(weight_decay)
+    """Replace `gradient` by scale * gradient + weight_decay * vectors, which `update_parameters` applies."""
+    factor, decay = F(scale), F(weight_decay)
     for i in range(vectors.shape[0]):
         w, g = vectors[i], gradient[i]
         for t in range(len(w)):
-            g[t] = factor * g[t] + shrink * w[t]
-
-
-# Without fast-math: with IEEE rounding, the square root of a square is the number itself, to the last bit.
-@njit_cached(nogil=True, error_model="numpy", boundscheck=False)
-def recover_gradient(before: Any, after: Any, accumulators: Any, start: float) -> None:
-    """Replace accumulators, which had the small value `start` before one step, by the gradient of that step.
-
-    Adagrad added the square of the gradient to the accumulators and moved the vectors against its sign.
-    """
-    first = F(start)
-    for i in range(before.shape[0]):
-        b, w, a = before[i], after[i], accumulators[i]
-        for t in range(len(b)):
-            size = np.sqrt(max(a[t] - first, F(0.0)))
-            a[t] = -size if w[t] > b[t] else size
+            g[t] = mean_gradient(g[t], factor, w[t], decay)

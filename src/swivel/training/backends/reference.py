@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.counts import BlockCells
-from swivel.training.backends.base import ArrayBackend, ParameterBlock, Sides, StepSettings
-from swivel.training.objective import Loss, Objective, adagrad, loss_and_gradient
+from swivel.training.backends.base import ArrayBackend, Gradients, ParameterBlock, Sides, StepSettings
+from swivel.training.objective import loss_and_gradient, update_parameters
 
 
 class ReferenceBackend(ArrayBackend):
@@ -34,7 +34,7 @@ class ReferenceBackend(ArrayBackend):
         return np.asarray(array)
 
     @np.errstate(over="ignore", invalid="ignore")  # The training loop detects divergence.
-    def compute(self, cells: BlockCells, sides: Sides, seed: Sequence[int]) -> tuple[Loss, Any, Any]:
+    def add_gradients(self, cells: BlockCells, sides: Sides, seed: Sequence[int]) -> Gradients:
         """Return the loss of a block and its gradients with respect to the row vectors W and the column vectors C."""
         rows, columns = sides
         W = np.asarray(rows.vectors, np.float64)
@@ -43,32 +43,18 @@ class ReferenceBackend(ArrayBackend):
         x[cells.positions >> 16, cells.positions & 0xFFFF] = cells.counts
         offsets = np.asarray(rows.offsets, np.float64)[:, None] + np.asarray(columns.offsets, np.float64)
 
-        # An observed cell has weight 1; a zero has the weight of its column in the panel of its row, 0 if not sampled.
+        # A zero has the weight of its column in the panel of its row, 0 if not sampled.
         weights = np.zeros_like(x)
         for panel in self.settings.zeros.panels(len(W), len(C), seed):
-            chosen = slice(None) if panel.chosen is None else panel.chosen
-            weights[panel.start : panel.stop, chosen] = 1.0 if panel.weights is None else panel.weights
-        weights[x > 0] = 1.0
+            columns_of_panel = slice(None) if panel.columns is None else panel.columns
+            weights[panel.start : panel.stop, columns_of_panel] = 1.0 if panel.weights is None else panel.weights
 
         # G = dL / d(W C^T), then dL/dW = G C and dL/dC = G^T W.
-        products = W @ C.T
-        _, gradient = loss_and_gradient(products, x, offsets, self.settings.objective)
-        gradient *= weights
-        loss = _weighted_loss(products, x, offsets, weights, self.settings.objective)
+        loss, gradient = loss_and_gradient(W @ C.T, x, offsets, self.settings.objective, weights)
         return loss, gradient @ C, gradient.T @ W
 
     @np.errstate(over="ignore", invalid="ignore")
-    def update(self, side: ParameterBlock, gradient: Any, learning_rate: float) -> None:
-        """Apply `swivel.training.objective.adagrad` in place."""
-        adagrad(side.vectors, side.accumulators, gradient, learning_rate, self.settings.accumulator_decay)
-
-
-def _weighted_loss(products: Any, x: Any, offsets: Any, weights: Any, objective: Objective) -> Loss:
-    """Return the weighted loss: `loss_and_gradient` is called once for each distinct weight."""
-    total = Loss()
-    for weight in np.unique(weights):
-        mask = weights == weight
-        part, _ = loss_and_gradient(products[mask], x[mask], offsets[mask], objective)
-        total += Loss(part.observed, part.observed_cells, weight * part.unobserved, weight * part.unobserved_cells)
-
-    return total
+    def update(self, side: ParameterBlock, total: Any, size: int, decay: Any, learning_rate: float) -> None:
+        """Take a step of `swivel.training.objective.update_parameters` in place."""
+        gradient = self.mean_gradient(side, total, size, decay)
+        update_parameters(side.vectors, side.state, gradient, learning_rate, self.settings.optimizer)

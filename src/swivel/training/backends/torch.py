@@ -14,8 +14,14 @@ import torch
 from numpy.typing import NDArray
 
 from swivel.counts import BlockCells
-from swivel.training.backends.base import ArrayBackend, ParameterBlock, Sides, StepSettings
-from swivel.training.objective import MIN_ACCUMULATOR, Loss
+from swivel.training.backends.base import ArrayBackend, Gradients, ParameterBlock, Sides, StepSettings
+from swivel.training.objective import Loss
+from swivel.training.objective_torch import (
+    observed_gradients,
+    unobserved_gradients_,
+    unobserved_losses,
+    update_parameters,
+)
 from swivel.training.zero_sampling import RowPanel
 
 Tensor = torch.Tensor
@@ -57,7 +63,7 @@ class TorchBackend(ArrayBackend):
         return (a.to(self._operand_dtype) @ b.to(self._operand_dtype)).float()
 
     @torch.no_grad()
-    def compute(self, cells: BlockCells, sides: Sides, seed: Sequence[int]) -> tuple[Loss, Any, Any]:
+    def add_gradients(self, cells: BlockCells, sides: Sides, seed: Sequence[int]) -> Gradients:
         """Return the loss of a block and its gradients, as tensors."""
         dW = torch.zeros_like(sides[0].vectors)
         dC = torch.zeros_like(sides[1].vectors)
@@ -73,10 +79,10 @@ class TorchBackend(ArrayBackend):
 
         return loss, dW, dC
 
-    def update(self, side: ParameterBlock, gradient: Any, learning_rate: float) -> None:
-        """Apply one Adagrad update in place."""
-        side.accumulators.mul_(self.settings.accumulator_decay).addcmul_(gradient, gradient).clamp_(min=MIN_ACCUMULATOR)
-        side.vectors.sub_(learning_rate * gradient * side.accumulators.rsqrt())
+    def update(self, side: ParameterBlock, total: Any, size: int, decay: Any, learning_rate: float) -> None:
+        """Take a step of the optimizer in place."""
+        gradient = self.mean_gradient(side, total, size, decay)
+        update_parameters(side.vectors, side.state, gradient, learning_rate, self.settings.optimizer)
 
     def _run_panel(self, panel: RowPanel, observed: list[Tensor], sides: Sides, out: tuple[Tensor, Tensor]) -> Loss:
         """Add the gradients of a panel's rows and columns to `out` and return the loss of its cells."""
@@ -85,19 +91,19 @@ class TorchBackend(ArrayBackend):
 
         # The columns that the panel samples, the weight of their zeros, and the index of every column of the block
         # among the sampled ones (-1: not sampled).
-        chosen = np.arange(width) if panel.chosen is None else panel.chosen
-        weights = np.ones(len(chosen), np.float32) if panel.weights is None else panel.weights
-        taken = torch.from_numpy(chosen).to(self.device)
+        ids = np.arange(width) if panel.columns is None else panel.columns
+        weights = np.ones(len(ids), np.float32) if panel.weights is None else panel.weights
+        sample = torch.from_numpy(ids).to(self.device)
         weight = torch.from_numpy(weights).to(self.device)
         places = torch.full((width,), -1, device=self.device)
-        places[taken] = torch.arange(len(taken), device=self.device)
+        places[sample] = torch.arange(len(sample), device=self.device)
 
         # Margins of the hinge: w_i . c_j - pmi*(i;j).
         W = rows.vectors[panel.start : panel.stop]
-        C = columns.vectors[taken]
+        C = columns.vectors[sample]
         products = self._product(W, C.T)
         unseen = float(np.log(self.settings.objective.unseen))
-        margins = products - (rows.offsets[panel.start : panel.stop, None] + columns.offsets[taken] + unseen)
+        margins = products - (rows.offsets[panel.start : panel.stop, None] + columns.offsets[sample] + unseen)
 
         # Observed cells of the panel. "Dense" ones are in a sampled column, so their dot product is known already.
         is_in_panel = (observed[0] >= panel.start) & (observed[0] < panel.stop)
@@ -110,13 +116,13 @@ class TorchBackend(ArrayBackend):
         # L_0 of all sampled cells, with weight 0 where a cell is observed; its derivative is the sigmoid.
         zero_weights = weight.expand_as(margins).clone()
         zero_weights[near, place] = 0
-        unobserved = (torch.nn.functional.softplus(margins) * zero_weights).sum(dtype=self._sum_dtype)
-        gradient = torch.sigmoid(margins) * zero_weights
+        unobserved = (unobserved_losses(margins) * zero_weights).sum(dtype=self._sum_dtype)
+        gradient = unobserved_gradients_(margins).mul_(zero_weights)
         dense_loss, gradient[near, place] = self._observed(products[near, place], dense, sides)
 
         # dL/dW = G C and dL/dC = G^T W.
         out[0][panel.start : panel.stop] += self._product(gradient, C)
-        out[1].index_add_(0, taken, self._product(gradient.T, W))
+        out[1].index_add_(0, sample, self._product(gradient.T, W))
 
         # The other observed cells, whose column was not sampled.
         i, j, x = (part[~is_dense] for part in cells)
@@ -130,13 +136,8 @@ class TorchBackend(ArrayBackend):
         return Loss(dense_loss + sparse_loss, len(cells[0]), float(unobserved), zeros)
 
     def _observed(self, products: Tensor, cells: list[Tensor], sides: Sides) -> tuple[float, Tensor]:
-        """Return the loss L_1 of observed cells and its gradient with respect to their dot products."""
+        """Return the loss of observed cells and its gradient with respect to their dot products."""
         i, j, x = cells
-        objective = self.settings.objective
         targets = torch.log(x) + sides[0].offsets[i] + sides[1].offsets[j]
-        confidence = objective.confidence_base + objective.confidence_scale * x**objective.confidence_power
-
-        # L_1 = 1/2 f(x) (w . c - pmi)^2, dL_1 / d(w . c) = f(x) (w . c - pmi).
-        distance = products - targets
-        gradient = confidence * distance
-        return float((0.5 * gradient * distance).sum(dtype=self._sum_dtype)), gradient
+        gradients, losses = observed_gradients(products, x, targets, self.settings.objective)
+        return float(losses.sum(dtype=self._sum_dtype)), gradients

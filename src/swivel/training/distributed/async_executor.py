@@ -234,7 +234,7 @@ class AsyncExecutor(Executor):
         return blocks, result.losses
 
     def _needed_bytes(self, strip: Strip) -> int:
-        """Return the bytes that a strip must move: vectors and gradients, plus accumulators of the shared block."""
+        """Return the bytes that a strip must move: vectors and gradients, plus the state of the shared block."""
         vectors = 0
         for side, block in {part for part, _ in strip.parts()}:
             span = self._job.span(side, block)
@@ -266,7 +266,7 @@ class AsyncExecutor(Executor):
     def is_finite(self) -> bool:
         """Return whether the parameters were finite at the end of the last call of `run`, which read them."""
         rows, columns = self._servers.sides
-        arrays = rows.vectors, rows.accumulators, columns.vectors, columns.accumulators
+        arrays = rows.vectors, rows.state, columns.vectors, columns.state
         return all(bool(np.isfinite(array).all()) for array in arrays)
 
     def fetch(self) -> Sides | None:

@@ -1,4 +1,4 @@
-"""A parameter server: stores blocks of rows and columns with their accumulators, and applies what workers push.
+"""A parameter server: stores blocks of rows and columns with the state of the optimizer, and applies what workers push.
 
 A change is applied once, even if several workers send it. Ray runs a server as an actor, which handles one call at a
 time, so that no lock is needed.
@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.errors import ClusterError
-from swivel.training.backends.cpu_kernels import adagrad
 from swivel.training.distributed.leases import Part
+from swivel.training.objective import Optimizer, add_to_state
+from swivel.training.objective_numba import update_parameters
 
 Array = NDArray[np.float32]
 
@@ -24,8 +25,8 @@ Array = NDArray[np.float32]
 class Push(NamedTuple):
     """A change of a block of parameters.
 
-    With a learning rate, `values` is a gradient and the server takes the Adagrad step. Without, `values` is a
-    difference that the server adds, and `accumulators` what the steps of the worker added to the decayed accumulators.
+    With a learning rate, `values` is a gradient and the server takes the step. Without, `values` is a
+    difference that the server adds, and `state` what the steps of the worker added to the state.
     """
 
     run_id: int  # call of `AsyncExecutor.run` that the change belongs to
@@ -33,9 +34,9 @@ class Push(NamedTuple):
     others: tuple[int, ...]  # blocks of the other side that it was trained with
     version: int  # of the vectors that it was computed from
     values: Array
-    accumulators: Array | None = None
+    state: Array | None = None
     learning_rate: float | None = None
-    accumulator_decay: float = 1.0
+    optimizer: Optimizer = (1.0,)
 
 
 @dataclass(slots=True)
@@ -43,7 +44,7 @@ class ServedBlock:
     """A block of parameters, and the changes that it got in this call of `run`."""
 
     vectors: Array
-    accumulators: Any  # array, or None in a copy for a worker that requested only the vectors
+    state: Any  # array, or None in a copy for a worker that requested only the vectors
     applied: set[int]  # blocks of the other side
     version: int = 0
 
@@ -78,12 +79,12 @@ class Server:
         values = np.ones((1, 1), np.float32)
         gradient = np.ones((1, 1), np.float32)
         gradient.flags.writeable = False
-        adagrad(values, values.copy(), gradient, 1.0, 0.0, 0.1, 1.0)
+        update_parameters(values, values.copy(), gradient, 1.0, 0.0, 0.1, (1.0,))
 
-    def hold(self, part: Part, vectors: Array, accumulators: Array, applied: Iterable[int], *, run_id: int) -> None:
+    def hold(self, part: Part, vectors: Array, state: Array, applied: Iterable[int], *, run_id: int) -> None:
         """Store a copy of a block, with the changes that it already has in this run."""
         self._run_id = run_id
-        copies = np.array(vectors, np.float32), np.array(accumulators, np.float32)
+        copies = np.array(vectors, np.float32), np.array(state, np.float32)
         self._blocks[part] = ServedBlock(*copies, set(applied))
 
     def begin(self, run_id: int) -> None:
@@ -96,10 +97,10 @@ class Server:
         """Return the process id, which shows that the server responds."""
         return os.getpid()
 
-    def fetch(self, part: Part, with_accumulators: bool) -> ServedBlock:
-        """Return the vectors of a block, and its accumulators on request, but not its changes."""
+    def fetch(self, part: Part, with_state: bool) -> ServedBlock:
+        """Return the vectors of a block, and the state of its optimizer on request, but not its changes."""
         block = self.read(part)
-        return replace(block, accumulators=block.accumulators if with_accumulators else None, applied=set())
+        return replace(block, state=block.state if with_state else None, applied=set())
 
     def push(self, push: Push) -> int:
         """Apply a change and return its staleness, or REFUSED.
@@ -111,12 +112,12 @@ class Server:
             return REFUSED
 
         if push.learning_rate is not None:
-            arrays = block.vectors, block.accumulators, push.values
-            adagrad(*arrays, 1.0, 0.0, push.learning_rate, push.accumulator_decay)
+            arrays = block.vectors, block.state, push.values
+            update_parameters(*arrays, 1.0, 0.0, push.learning_rate, push.optimizer)
         else:
             block.vectors += push.values
-            block.accumulators *= np.float32(push.accumulator_decay ** len(push.others))
-            block.accumulators += 0 if push.accumulators is None else push.accumulators
+            difference = 0 if push.state is None else push.state
+            add_to_state(block.state, difference, len(push.others), push.optimizer)
 
         staleness = block.version - push.version
         block.version += len(push.others)

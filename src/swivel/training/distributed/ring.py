@@ -223,9 +223,9 @@ class RingExecutor(LocalExecutor):
             work.wait()
 
     def _pack(self, side: int, block: int) -> torch.Tensor:
-        """Return vectors and accumulators of a block as one tensor."""
+        """Return vectors and state of a block as one tensor."""
         parameters = self._waiting.get((side, block)) or self._backend.get_block(side, block)
-        both = [torch.as_tensor(values) for values in (parameters.vectors, parameters.accumulators)]
+        both = [torch.as_tensor(values) for values in (parameters.vectors, parameters.state)]
         return torch.stack(both).to(self._device, self._dtype)
 
     def _empty(self, side: int, block: int) -> torch.Tensor:
@@ -259,7 +259,7 @@ class RingExecutor(LocalExecutor):
         self._wait_for_sends()
         is_finite = super().is_finite()
         for block in self._waiting.values():
-            for values in (block.vectors, block.accumulators):
+            for values in (block.vectors, block.state):
                 is_finite = is_finite and bool(torch.as_tensor(values).isfinite().all())
         return not self.any_rank(not is_finite)
 
@@ -280,7 +280,7 @@ class RingExecutor(LocalExecutor):
 
         shape = len(self._offsets[side]), self._job.config.dim
         dtype = np.float64 if self._dtype == torch.float64 else np.float32
-        vectors, accumulators = np.empty(shape, dtype), np.empty(shape, dtype)
+        vectors, state = np.empty(shape, dtype), np.empty(shape, dtype)
         for block, owner in enumerate(owners):
             if owner == self.rank:
                 values = self._pack(side, block)
@@ -288,8 +288,8 @@ class RingExecutor(LocalExecutor):
                 values = self._empty(side, block)
                 dist.recv(values, owner)
             span = self._job.span(side, block)
-            vectors[span], accumulators[span] = values.cpu().numpy()
-        return ParameterBlock(vectors, accumulators, self._offsets[side])
+            vectors[span], state[span] = values.cpu().numpy()
+        return ParameterBlock(vectors, state, self._offsets[side])
 
     def close(self) -> None:
         """Close the backend. The ranks stay connected until the process ends."""

@@ -95,7 +95,7 @@ class ServerPool:
             side = self.sides[part[0]]
             span = self._job.span(*part)
             return handle.hold.remote(
-                part, side.vectors[span], side.accumulators[span], self.applied[part], run_id=self._run_id
+                part, side.vectors[span], side.state[span], self.applied[part], run_id=self._run_id
             )
 
         for _ in self._transfer(number, send):
@@ -107,7 +107,7 @@ class ServerPool:
             side = self.sides[part[0]]
             span = self._job.span(*part)
             side.vectors[span] = block.vectors
-            side.accumulators[span] = block.accumulators
+            side.state[span] = block.state
             self.applied[part] = frozenset(block.applied)
 
     def _transfer(self, number: int, start: Callable[[Part], Any]) -> Iterator[tuple[Part, Any]]:

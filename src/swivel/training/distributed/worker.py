@@ -28,11 +28,11 @@ from swivel.runtime.resources import keep_freed_memory
 from swivel.storage import scratch_folder
 from swivel.training.backends import ParameterBlock
 from swivel.training.backends.base import Gradients
-from swivel.training.backends.cpu_kernels import adagrad
 from swivel.training.distributed.leases import Part, Strip
 from swivel.training.distributed.parameter_server import REFUSED, Push, ServedBlock, server_of
 from swivel.training.executor import Round, TrainingJob
-from swivel.training.objective import Loss
+from swivel.training.objective import Loss, choose_optimizer, subtract_states
+from swivel.training.objective_numba import update_parameters
 from swivel.training.schedule import Block
 from swivel.training.training_plan import TrainingPlan
 
@@ -50,9 +50,9 @@ class Links:
         self._servers = list(servers)
         self._seconds = seconds
 
-    def fetch(self, part: Part, with_accumulators: bool) -> Any:
+    def fetch(self, part: Part, with_state: bool) -> Any:
         """Request a block from its server; return a reference for `take`."""
-        return self._server(part).fetch.remote(part, with_accumulators)
+        return self._server(part).fetch.remote(part, with_state)
 
     def push(self, push: Push) -> Any:
         """Send a change to its server; return a reference for `take`."""
@@ -100,7 +100,7 @@ class Stepper:
 
     def __init__(self, job: TrainingJob) -> None:
         self.backend, self._job = job.open_backend()
-        self.accumulator_decay = job.config.accumulator_decay
+        self.optimizer = choose_optimizer(job.config)
         self._offsets = job.offsets()
         self._job.hold(self.backend, None)  # `gradients` gets the vectors of each block.
 
@@ -217,7 +217,7 @@ class _StripRun:
     def request(self, position: int) -> None:
         """Request the parameters of a block of the strip."""
         for side, block in enumerate(self.strip.blocks[position]):
-            # The shared block is fetched once, with its accumulators: the worker takes its Adagrad steps itself.
+            # The shared block is fetched once, with its state: the worker takes its steps itself.
             is_shared = side == self.strip.shared
             if not is_shared or position == 0:
                 self._requests[position, side] = self._links.fetch((side, block), is_shared)
@@ -240,32 +240,31 @@ class _StripRun:
         if side is not None:
             part = side, self.strip.blocks[0][side]
             others = tuple(block[1 - side] for block in self.strip.blocks)
-            # Other workers may change the block in the meantime: send what these steps changed, not the result. With
-            # a' = d^m a + s after m steps, s is the part of the accumulators that they added.
-            change = self._shared.vectors - self._original.vectors
-            decay = self._stepper.accumulator_decay
-            remainder = np.float32(decay ** len(others)) * self._original.accumulators
-            squares = np.maximum(self._shared.accumulators - remainder, 0)
-            version = self._original.version
-            self._push(Push(self._run_id, part, others, version, change, squares, accumulator_decay=decay))
+            # Other workers may change the block in the meantime: send what these steps changed, not the result.
+            vectors = self._shared.vectors - self._original.vectors
+            optimizer = self._stepper.optimizer
+            state = subtract_states(self._shared.state, self._original.state, len(others), optimizer)
+            self._push(Push(self._run_id, part, others, self._original.version, vectors, state, optimizer=optimizer))
         self._seconds = time.perf_counter() - started
 
     def _step(self, position: int, block: Block) -> None:
         """Compute the gradients of a block; push them, but apply that of the shared side to the copy."""
         rows = self._open(position, 0)
         columns = self._open(position, 1)
-        gradients = self._stepper.gradients(block, (rows.vectors, columns.vectors), self.strip.turn)
-        self._losses.append(gradients.loss)
+        loss, *gradients = self._stepper.gradients(block, (rows.vectors, columns.vectors), self.strip.turn)
+        self._losses.append(loss)
 
         learning_rate = self.strip.rates[position]
-        decay = self._stepper.accumulator_decay
-        for side, (parameters, gradient) in enumerate(((rows, gradients.rows), (columns, gradients.columns))):
+        optimizer = self._stepper.optimizer
+        for side, (parameters, gradient) in enumerate(zip((rows, columns), gradients, strict=True)):
             if side == self.strip.shared:
-                adagrad(parameters.vectors, parameters.accumulators, gradient, 1.0, 0.0, learning_rate, decay)
+                update_parameters(parameters.vectors, parameters.state, gradient, 1.0, 0.0, learning_rate, optimizer)
             else:
                 part = (side, block[side])
                 others = (block[1 - side],)
-                self._push(Push(self._run_id, part, others, parameters.version, gradient, None, learning_rate, decay))
+                self._push(
+                    Push(self._run_id, part, others, parameters.version, gradient, None, learning_rate, optimizer)
+                )
 
     def _open(self, position: int, side: int) -> ServedBlock:
         """Return the fetched block, or the copy of the shared block, which is fetched with the first block."""
@@ -273,16 +272,16 @@ class _StripRun:
             return self._shared
 
         parameters: ServedBlock = self._links.take(self._requests.pop((position, side)))
-        self._count_bytes(parameters.vectors, parameters.accumulators)
+        self._count_bytes(parameters.vectors, parameters.state)
         if side != self.strip.shared:
             return parameters
         self._original = parameters
-        copies = np.array(parameters.vectors), np.array(parameters.accumulators)
-        self._shared = replace(parameters, vectors=copies[0], accumulators=copies[1])
+        copies = np.array(parameters.vectors), np.array(parameters.state)
+        self._shared = replace(parameters, vectors=copies[0], state=copies[1])
         return self._shared
 
     def _push(self, push: Push) -> None:
-        self._count_bytes(push.values, push.accumulators)
+        self._count_bytes(push.values, push.state)
         self._pushes.append(self._links.push(push))
 
     def _count_bytes(self, *arrays: Array | None) -> None:

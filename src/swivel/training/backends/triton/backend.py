@@ -2,7 +2,7 @@
 
 The blocks of a round share no parameters, so one launch computes G, the gradient with respect to the dot products, for
 all of them; the same kernel processes the observed cells. Blocks that are adjacent in memory then share two batched
-products from G to the gradients of the vectors, and one launch applies Adagrad to all blocks and sums their losses. No
+products from G to the gradients of the vectors, and one launch updates all blocks and sums their losses. No
 block is ever dense in float32.
 
 Data that does not fit on the device is in host memory: cells are streamed, and groups of blocks are swapped. `run` only
@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import groupby
 
@@ -36,17 +35,15 @@ from swivel.training.backends.base import (
     Step,
     StepSettings,
 )
-from swivel.training.backends.cpu_kernels import recover_gradient
 from swivel.training.backends.select import BackendConfig
-from swivel.training.backends.triton.block_pool import BlockPool
 from swivel.training.backends.triton.cell_feed import CellFeed
-from swivel.training.backends.triton.cells import CellMemoryLimits, DeviceCells
 from swivel.training.backends.triton.cuda_streams import HostMemory, record_mark, usable_memory, wait_on_host
+from swivel.training.backends.triton.device_cells import DeviceCells
 from swivel.training.backends.triton.launch import Batch, Parameters, PlacedBlock, StepLauncher
-from swivel.training.backends.triton.layout import KernelTile, Shapes, SlotLayout
 from swivel.training.backends.triton.memory_plan import DeviceMemoryEstimate, arrange, choose_order
 from swivel.training.backends.triton.parameter_swap import Pair, ParameterStore, Placement
-from swivel.training.objective import MIN_ACCUMULATOR, Loss
+from swivel.training.backends.triton.slot_layout import KernelTile, Shapes, SlotLayout
+from swivel.training.objective import Loss, Optimizer
 from swivel.training.schedule import Block
 
 Tensor = torch.Tensor
@@ -83,7 +80,7 @@ class TritonBackend(Backend):
     name = "triton"
     builds_layout = True
     rounds_ahead = 2  # The device has work while the host submits the copies of swapped parameters.
-    _store: ParameterStore | BlockPool
+    _store: ParameterStore
 
     def __init__(self, settings: StepSettings, config: BackendConfig) -> None:
         self.settings = settings
@@ -100,7 +97,6 @@ class TritonBackend(Backend):
         if "_launcher" in self.__dict__ and self.device.type == "cuda":
             parts.append(f"{self._launcher.kernel} kernel")
         if self.is_swapping:
-            assert isinstance(self._store, ParameterStore)
             rows, columns = self._store.layout
             size = f"{rows.slots_per_bank} x {columns.slots_per_bank} blocks"
             parts.append(f"parameters swapped between device and host memory, {size} at a time")
@@ -117,8 +113,8 @@ class TritonBackend(Backend):
     @property
     def is_streaming(self) -> bool:
         """Whether the cells are in host memory."""
-        cells = self.__dict__.get("_cells")
-        return cells is not None and cells.on_host
+        feed = self.__dict__.get("_feed")
+        return feed is not None and feed.cells.on_host
 
     @contextlib.contextmanager
     def _on_device(self) -> Iterator[None]:
@@ -155,18 +151,19 @@ class TritonBackend(Backend):
 
             # As many column blocks again are on their way to or from other devices.
             transit = capacity[1] * self._estimate.places.pitch * dim * 8 if capacity[1] > 1 else 0
-            needed = self._estimate.min_bytes_of(sum(capacity), max_blocks) + transit
+            required_bytes = self._estimate.min_bytes_of(sum(capacity), max_blocks) + transit
             if self._memory is not None:
-                if needed > self._memory:
+                if required_bytes > self._memory:
                     raise TrainingError(
-                        f"{capacity[0]:,} row blocks and {capacity[1]:,} column blocks need {format_bytes(needed)} of "
-                        f"device memory, and there are {format_bytes(self._memory)}; use more devices, or lower "
-                        "block_size or dim"
+                        f"{capacity[0]:,} row blocks and {capacity[1]:,} column blocks need "
+                        f"{format_bytes(required_bytes)} of device memory, and there are "
+                        f"{format_bytes(self._memory)}; use more devices, or lower block_size or dim"
                     )
                 self._memory -= transit
 
             self._allocate(sum(capacity), max_blocks)
-            self._store = BlockPool(self._parameters, self._places, capacity)
+            banks = self._estimate.banks((1, 1), capacity)
+            self._store = ParameterStore(self._parameters, self._places, banks, self._host, is_pool=True)
 
     def _estimate_memory(self, starts: Starts, dim: int) -> None:
         self._memory = usable_memory(self.device, USED_SHARE, self._memory_limit)
@@ -183,10 +180,10 @@ class TritonBackend(Backend):
         # Behind the blocks: the copies of sampled columns, and rows that the tiles of the last block may read. Those
         # are multiplied by a gradient of 0.
         places = self._places
-        more_rows = places.rows + self._max_blocks * self._estimate.taken + places.pitch
+        more_rows = places.rows + self._max_blocks * self._estimate.copied_columns + places.pitch
         self._parameters = Parameters(
             vectors=torch.zeros(places.rows, dim, device=self.device),
-            accumulators=torch.ones(places.rows, dim, device=self.device),
+            state=torch.ones(places.rows, dim, device=self.device),
             mirror=torch.zeros(more_rows, places.padded_dim, dtype=self._operand_dtype, device=self.device),
             offsets=torch.zeros(more_rows, device=self.device),
             weights=torch.zeros(more_rows, device=self.device),
@@ -194,24 +191,27 @@ class TritonBackend(Backend):
 
         self._host = HostMemory(self.device)
         self._launcher = StepLauncher(self.settings, self._places, self._shapes, self._parameters)
-        self._cells: DeviceCells | None = None
         self._feed: CellFeed | None = None
         self._prepared: dict[tuple[tuple[Block, ...], Placement], list[Batch]] = {}
 
     def take(self, cells: MatrixCells) -> None:
         """Lay out the cells of the whole matrix on the device, or in host memory if they do not fit."""
-        limits = None
-        if self._memory is not None:
-            slots = self._places.rows // self._places.pitch
-            left = self._memory - self._estimate.parameters(slots, self._max_blocks)
-            limits = CellMemoryLimits(resident=left - self._estimate.work(self._max_blocks), temporary=left)
+        slots = self._places.rows // self._places.pitch
+        memory = math.inf if self._memory is None else self._memory
+        free_bytes = memory - self._estimate.parameters(slots, self._max_blocks)
 
         with self._on_device():
-            self._cells = DeviceCells(
-                self._places, self._shapes, self.device, limits=limits, host=self._host, groups=self._store.groups
+            laid_out = DeviceCells(
+                self._places,
+                self._shapes,
+                self.device,
+                resident_bytes=free_bytes - self._estimate.work(self._max_blocks),
+                temporary_bytes=free_bytes,
+                host=self._host,
+                groups=self._store.groups,
             )
-            self._cells.take(cells)
-            self._feed = CellFeed(self._cells, self._max_blocks)
+            laid_out.take(cells)
+            self._feed = CellFeed(laid_out, self._max_blocks)
             self._prepared = {}
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()  # returns the memory that sorting used
@@ -223,7 +223,6 @@ class TritonBackend(Backend):
 
     def fetch(self) -> Sides:
         """Return the parameters as host arrays."""
-        assert isinstance(self._store, ParameterStore)
         with self._on_device():
             return self._store.fetch(0), self._store.fetch(1)
 
@@ -243,41 +242,30 @@ class TritonBackend(Backend):
 
     def drop_block(self, side: int, block: int) -> None:
         """Free the place of a block, after `hold_some`."""
-        assert isinstance(self._store, BlockPool)
         self._store.drop_block(side, block)
 
     def gradients(self, step: Step, rows: ParameterBlock, columns: ParameterBlock) -> Gradients:
-        """Return the loss and the gradients of a step, recovered from the parameters after the step.
+        """Return the loss and the gradients of a step, which the kernels write in place of the optimizer's state."""
+        for side, values in enumerate((rows, columns)):
+            vectors = np.array(values.vectors, np.float32)  # a copy: torch warns about read-only arrays
+            self.set_block(side, step.block[side], ParameterBlock(vectors, vectors, values.offsets))
 
-        With accumulators close to zero, a step with learning rate 1 leaves the squares of the gradients in the
-        accumulators, and their signs in the direction in which the vectors moved.
-        """
-        for side, before in enumerate((rows, columns)):
-            # A copy: the given vectors may be read-only, and torch warns about those.
-            vectors = np.array(before.vectors, np.float32)
-            tiny = np.full(vectors.shape, MIN_ACCUMULATOR, np.float32)
-            self.set_block(side, step.block[side], ParameterBlock(vectors, tiny, before.offsets))
-
-        gradients = []
         try:
-            (loss,) = self.run([replace(step, learning_rate=1.0)], lambda: False).losses()
-            for side, before in enumerate((rows, columns)):
-                after = self.get_block(side, step.block[side])
-                gradient = after.accumulators.cpu().numpy()
-                recover_gradient(before.vectors, after.vectors.cpu().numpy(), gradient, MIN_ACCUMULATOR)
-                gradients.append(gradient)
+            with self._on_device():
+                (loss,) = self._run([step], None).losses()
+            first, second = (self.get_block(side, step.block[side]).state.cpu().numpy() for side in (0, 1))
         finally:
-            if isinstance(self._store, BlockPool):
+            if self._store.is_pool:
                 for side in (0, 1):
                     self._store.drop_block(side, step.block[side])
-        return Gradients(loss, *gradients)
+        return loss, first, second
 
     def close(self) -> None:
         """Wait for the device and release its memory."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-        for name in ("_launcher", "_store", "_parameters", "_feed", "_cells", "_prepared"):
+        for name in ("_launcher", "_store", "_parameters", "_feed", "_prepared"):
             self.__dict__.pop(name, None)
         host = self.__dict__.pop("_host", None)
         if host is not None:
@@ -289,9 +277,10 @@ class TritonBackend(Backend):
     def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> PendingSteps:
         """Submit all steps to the device, or none if `should_stop` returns true."""
         with self._on_device():
-            return self._run([] if should_stop() else steps)
+            return self._run([] if should_stop() else steps, self.settings.optimizer)
 
-    def _run(self, steps: Sequence[Step]) -> PendingSteps:
+    def _run(self, steps: Sequence[Step], optimizer: Optimizer | None) -> PendingSteps:
+        """Submit steps; without an optimizer, compute only the gradients (`StepLauncher.run`)."""
         totals = torch.empty(len(steps), 3, dtype=torch.float64, device=self.device)
         counts = np.zeros((len(steps), 2))
         feed = self._feed
@@ -304,15 +293,15 @@ class TritonBackend(Backend):
         def groups_and_rate(step: Step) -> tuple[Pair, float]:
             return self._store.groups_of(step.block), step.learning_rate
 
-        done = 0
+        first = 0
         for (groups, _), group_steps in groupby(steps, key=groups_and_rate):
             self._store.ensure_loaded(groups)
             for batch in self._batches([step.block for step in group_steps], groups, feed):
-                end = done + len(batch)
-                self._launcher.run(batch, steps[done:end], feed.load(batch.cells), totals[done:end])
+                last = first + len(batch)
+                self._launcher.run(batch, steps[first:last], feed.load(batch.copies), totals[first:last], optimizer)
                 feed.release()
-                counts[done:end] = batch.counts
-                done = end
+                counts[first:last] = batch.counts
+                first = last
             self._store.release()
 
         return self._send(totals, counts)
@@ -345,10 +334,8 @@ class TritonBackend(Backend):
             batches[-1].append(block)
 
         slot_count = feed.cells.slot_count
-        return [
-            self._launcher.prepare(placed, feed.plan([block.cells for block in placed]), slot_count)
-            for placed in batches
-        ]
+        plans = [feed.plan([block.cells for block in placed]) for placed in batches]
+        return [self._launcher.prepare(placed, *plan, slot_count) for placed, plan in zip(batches, plans, strict=True)]
 
     def _place(self, cells: DeviceCells, block: Block) -> PlacedBlock:
         shard = cells.find(block)
@@ -360,17 +347,17 @@ class TritonBackend(Backend):
     def _send(self, totals: Tensor, counts: NDArray[np.float64]) -> PendingSteps:
         """Start the copy of the totals of `StepLauncher.run` to the host, and return a handle to the losses."""
         host = totals
-        done = None
+        copied = None
         if self.device.type == "cuda":
             host = torch.empty(totals.shape, dtype=totals.dtype, pin_memory=True)
             host.copy_(totals, non_blocking=True)
-            done = record_mark(self.device)
+            copied = record_mark(self.device)
 
         def losses() -> list[Loss]:
-            wait_on_host(done)
-            found = []
-            for (observed, zeros, weight), (seen, unseen) in zip(host.tolist(), counts.tolist(), strict=True):
-                found.append(Loss(observed, seen, zeros * LN2, unseen - weight))
-            return found
+            wait_on_host(copied)
+            results = []
+            for (observed, zeros, weight), (cells, zero_cells) in zip(host.tolist(), counts.tolist(), strict=True):
+                results.append(Loss(observed, cells, zeros * LN2, zero_cells - weight))
+            return results
 
         return PendingSteps(len(counts), losses)

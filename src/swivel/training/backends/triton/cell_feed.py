@@ -3,36 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
-from swivel.training.backends.triton.cells import DeviceCells, ShardCells
 from swivel.training.backends.triton.cuda_streams import CopyQueue, Mark, record_mark, wait_on_device
+from swivel.training.backends.triton.device_cells import DeviceCells, ShardCells
 from swivel.training.backends.triton.memory_plan import BUFFERS
 
 Tensor = torch.Tensor
 Copy = tuple[int, int, int]  # begin and end in host memory, first entry on the device
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceCellArrays:
-    """Device arrays with the cells of a batch; see `DeviceCells`."""
-
-    slots: Tensor
-    positions: Tensor
-    counts: Tensor
-    slot_count: int
-
-
-@dataclass(frozen=True, slots=True)
-class CellPlan:
-    """Where the cells of a batch are in the device arrays, and the copies that bring them there."""
-
-    begins: Sequence[int]  # first entry of each shard
-    # For each of the buffers: targets and sources of all copies. Making these views takes the host as long as
-    # submitting the copies.
-    views: Sequence[Sequence[tuple[Tensor, Tensor]]] = ()
+EntryArrays = tuple[Tensor, ...]  # slots, positions and counts on the device; see `DeviceCells`
+# For each of the buffers: targets and sources of the copies of a batch. Making these views takes the host as long as
+# submitting the copies, so that they are made once.
+Copies = list[list[tuple[Tensor, Tensor]]]
 
 
 class CellFeed:
@@ -49,14 +32,14 @@ class CellFeed:
 
         # Entries of a buffer: what the memory allows, but no more than a batch can have.
         self._capacity = 0
-        if cells.on_host and cells.limits is not None:
-            entries = cells.limits.resident // (BUFFERS * cells.entry_bytes)
+        if cells.on_host:
+            entries = int(cells.resident_bytes) // (BUFFERS * cells.entry_bytes)
             self._capacity = max(1, min(entries, max_blocks * cells.largest))
 
         count = BUFFERS if cells.on_host else 0
-        self._kept = cells.slots, cells.positions, cells.counts
+        self._arrays = cells.slots, cells.positions, cells.counts
         self._buffers = [
-            tuple(array.new_empty(self._capacity, device=device) for array in self._kept) for _ in range(count)
+            tuple(array.new_empty(self._capacity, device=device) for array in self._arrays) for _ in range(count)
         ]
         self._queue = CopyQueue(device)
         self._used: list[Mark] = [record_mark(device)] * count
@@ -65,39 +48,37 @@ class CellFeed:
         """Return whether a batch of `entries` entries can be loaded."""
         return not self.cells.on_host or entries <= self._capacity
 
-    def plan(self, shards: Sequence[ShardCells]) -> CellPlan:
-        """Return where the cells of a batch will be."""
+    def plan(self, shards: Sequence[ShardCells]) -> tuple[list[int], Copies]:
+        """Return the first entry of each shard in the arrays of `load`, and the argument of `load`."""
         if not self.cells.on_host:
-            return CellPlan([shard.begin for shard in shards])
+            return [shard.begin for shard in shards], []
         begins, copies = plan_copies(shards)
-        return CellPlan(begins, [self._find_views(copies, buffers) for buffers in self._buffers])
+        return begins, [self._find_views(copies, buffers) for buffers in self._buffers]
 
-    def load(self, plan: CellPlan) -> DeviceCellArrays:
+    def load(self, copies: Copies) -> EntryArrays:
         """Start copying the cells of a batch and return the arrays that will contain them.
 
         The computation that is submitted after this call waits for the copy. Call `release` after submitting it.
         """
-        cells = self.cells
-        if not cells.on_host:
-            return DeviceCellArrays(*self._kept, cells.slot_count)
-
-        views = plan.views[self._turn]
+        if not self.cells.on_host:
+            return self._arrays
 
         def copy() -> None:
-            for target, source in views:
+            for target, source in copies[self._turn]:
                 target.copy_(source, non_blocking=True)
 
-        copied = self._queue.submit(copy, [self._used[self._turn]])
-        wait_on_device(self._device, copied)
-        slots, positions, counts = self._buffers[self._turn]
-        return DeviceCellArrays(slots, positions, counts, cells.slot_count)
+        # Copies must not overwrite what the kernels of the last batch but one still read, and the kernels that follow
+        # must not start before the copies are complete.
+        mark = self._queue.submit(copy, [self._used[self._turn]])
+        wait_on_device(self._device, mark)
+        return self._buffers[self._turn]
 
     def _find_views(self, copies: Sequence[Copy], buffers: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
         """Return targets and sources of copies from host memory into the buffers."""
         return [
-            (buffer[target : target + end - begin], kept[begin:end])
+            (buffer[target : target + end - begin], array[begin:end])
             for begin, end, target in copies
-            for buffer, kept in zip(buffers, self._kept, strict=True)
+            for buffer, array in zip(buffers, self._arrays, strict=True)
         ]
 
     def release(self) -> None:

@@ -1,7 +1,7 @@
-"""The gradient kernel for Hopper GPUs (compute capability 9): `kernels.gradient` with specialized warps.
+"""The gradient kernel for Hopper GPUs (compute capability 9): `step_kernels.gradient` with specialized warps.
 
-It reads and writes the same arrays as `kernels.gradient`, for tiles of 64 x 128 and operands of 16 bits. Only the
-order of the losses differs (`HopperGradient.loss_pairs`). Symbols as in `kernels`.
+It reads and writes the same arrays as `step_kernels.gradient`, for tiles of 64 x 128 and operands of 16 bits. Only the
+order of the losses differs (`HopperGradient.loss_pairs`). Symbols as in `step_kernels`.
 
 One program runs on each multiprocessor and processes *items*: 128 rows of a shard and a part (1 / SPLIT) of its
 columns. The first item of a program is its number; the others come from a global counter. The warps of a program:
@@ -66,7 +66,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from swivel.training.backends.triton import layout
+from swivel.training.backends.triton import slot_layout
 
 Tensor = torch.Tensor
 MAX_WIDTH = 320  # values of a padded vector: the 64 rows of a consumer then use 80 registers per thread
@@ -77,7 +77,7 @@ ROWS = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
 COLUMNS = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=5)
 COLUMNS_SHAPE = (4, 4, 4, 2, 64)  # 128 columns as [32 columns, j, q, b], and 64 dimensions; see `PAIRS`
 
-FIELDS = gl.constexpr(len(layout.FIELDS))
+FIELDS = gl.constexpr(len(slot_layout.FIELDS))
 LOG2E = gl.constexpr(1.4426950408889634)
 LN2 = gl.constexpr(0.6931471805599453)
 MOST = gl.constexpr(60.0)  # upper limit of the margins: (1 + 2^60)^2 is still finite in float32
@@ -398,11 +398,11 @@ def _take_product(x, shared, e, n, zero, C: gl.constexpr, CHUNKS: gl.constexpr, 
     return product
 
 
-# The line of the table is that of `layout.FIELDS`. With an odd number of row tiles, the last one of consumer 1 does not
-# exist (`is_there` is false): it computes, but writes nothing. Entries [start, stop) are the observed cells of a tile.
-# Outside the block the offsets are NEVER, so that m is very small and the gradient is 0. The running sums (hinges,
-# observed, taken_back) have the layouts in which `unobserved_gradient` and `bring_in` produce them, and are summed
-# over the threads at the end. m = (x . y - pmi*) / log 2.
+# The line of the table is that of `slot_layout.FIELDS`. With an odd number of row tiles, the last one of consumer 1
+# does not exist (`is_there` is false): it computes, but writes nothing. Entries [start, stop) are the observed cells of
+# a tile. Outside the block the offsets are NEVER, so that m is very small and the gradient is 0. The running sums
+# (hinges, observed, taken_back) have the layouts in which `unobserved_gradient` and `bring_in` produce them, and are
+# summed over the threads at the end. m = (x . y - pmi*) / log 2.
 @gluon.jit
 def _consume_item(
     arrays, shared, sizes, objective, item, e, n,
@@ -531,7 +531,7 @@ def gradient(
     )
 
 
-def fits(mirror: Tensor, tile: layout.KernelTile) -> bool:
+def fits(mirror: Tensor, tile: slot_layout.KernelTile) -> bool:
     """Return whether the kernel supports the dtype and width of the mirror and the shape of the tiles."""
     is_short = mirror.shape[1] <= MAX_WIDTH and mirror.dtype in (torch.bfloat16, torch.float16)
     return is_short and (tile.rows, tile.columns) == (64, 128)

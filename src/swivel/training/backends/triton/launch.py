@@ -1,4 +1,4 @@
-"""Kernel launches of a batch of steps: G, the products from G to the gradients of the vectors, and Adagrad.
+"""Kernel launches of a batch of steps: G, the products from G to the gradients of the vectors, and the optimizer.
 
 `StepLauncher.run` changes the parameters on the device and writes the losses of each block. No function here waits for
 the device.
@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -19,16 +19,18 @@ import triton
 from numpy.typing import NDArray
 
 from swivel.training.backends.base import Step, StepSettings
-from swivel.training.backends.triton import kernels
-from swivel.training.backends.triton.cell_feed import CellPlan, DeviceCellArrays
-from swivel.training.backends.triton.cells import ShardCells
-from swivel.training.backends.triton.layout import FIELDS, BlockShape, KernelTile, PanelShape, Shapes, SlotLayout
+from swivel.training.backends.triton import step_kernels as kernels
+from swivel.training.backends.triton.cell_feed import Copies, EntryArrays
+from swivel.training.backends.triton.device_cells import ShardCells
+from swivel.training.backends.triton.slot_layout import FIELDS, BlockShape, KernelTile, PanelShape, Shapes, SlotLayout
+from swivel.training.objective import Optimizer
 from swivel.training.zero_sampling import step_fraction
 
 if TYPE_CHECKING:
     from swivel.training.backends.triton.hopper import HopperGradient
 
 Tensor = torch.Tensor
+_Product = tuple[Tensor, Tensor, Tensor]  # operands a and b, and the result; views of buffers
 CHUNK = 256  # observed cells of a tile that are processed at a time
 RARE_CHUNK = 8  # observed cells of a row or column that are processed at a time
 ELEMENTS = 1024  # parameters per program of `update` and `refresh`
@@ -58,16 +60,6 @@ class PlacedBlock:
         return observed, self.shape.rows * self.shape.columns - in_tiles
 
 
-class _Products(NamedTuple):
-    """The operands of the products of a run of blocks, and their results: G Y of the rows, G^T X of the columns."""
-
-    G: Tensor
-    x: Tensor
-    y: Tensor
-    row_gradients: Tensor
-    column_gradients: Tensor
-
-
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Batch:
     """Blocks of one shape that are launched together, and what a launch needs besides learning rate and seeds.
@@ -76,8 +68,10 @@ class Batch:
     """
 
     blocks: Sequence[PlacedBlock]
-    cells: CellPlan
-    table: Tensor  # of the kernels, (panels, blocks, fields); see `layout.FIELDS`
+    begins: Sequence[int]  # first entry of each block in the device arrays of the cells
+    copies: Copies  # that bring the cells there
+    slot_count: int  # slots of every block in these arrays
+    table: Tensor  # of the kernels, (panels, blocks, fields); see `slot_layout.FIELDS`
     runs: Sequence[slice]
     search_steps: int  # of a binary search among the entries of any block
     counts: NDArray[np.float64]  # (blocks, 2): `PlacedBlock.count_cells`
@@ -105,13 +99,13 @@ def find_runs(blocks: Sequence[PlacedBlock]) -> list[slice]:
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """Device arrays of both sides; see `layout.SlotLayout`.
+    """Device arrays of both sides; see `slot_layout.SlotLayout`.
 
     `mirror`, `offsets` and `weights` have more rows than the other arrays: the copies of sampled columns.
     """
 
     vectors: Tensor  # (rows, dim), float32
-    accumulators: Tensor  # (rows, dim), float32
+    state: Tensor  # (rows, dim), float32; of the optimizer
     mirror: Tensor  # (more rows, padded dim): copy of the vectors in the dtype of the products, padded with zeros
     offsets: Tensor  # (more rows,), in units of log 2
     weights: Tensor  # (more rows,): weights of the zeros of the sampled columns
@@ -159,55 +153,74 @@ class StepLauncher:
         # Signs of the three losses of rare cells in `totals`: their loss as zeros is subtracted.
         self._signs = torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64, device=self.device)
         self._buffers: dict[str, Tensor] = {}
-        self._products: WeakKeyDictionary[Batch, list[_Products]] = WeakKeyDictionary()  # views of buffers
+        self._products: WeakKeyDictionary[Batch, list[_Product]] = WeakKeyDictionary()
 
     @property
     def kernel(self) -> str:
         """The gradient kernel that is used: "hopper" or "plain"."""
         return "plain" if self._hopper is None else "hopper"
 
-    def prepare(self, blocks: Sequence[PlacedBlock], cells: CellPlan, slot_count: int) -> Batch:
-        """Return a batch of blocks of one shape; slot_count: slots of every block in the arrays of cells."""
+    def prepare(self, blocks: Sequence[PlacedBlock], begins: Sequence[int], copies: Copies, slot_count: int) -> Batch:
+        """Return a batch of blocks of one shape; see `Batch`."""
         steps = max(block.cells.entries for block in blocks).bit_length()
         counts = np.array([block.count_cells() for block in blocks], np.float64)
-        table = self._put(self._make_table(blocks, cells, slot_count))
-        return Batch(blocks, cells, table, find_runs(blocks), steps, counts)
+        table = self._put(self._make_table(blocks, begins, slot_count))
+        return Batch(blocks, begins, copies, slot_count, table, find_runs(blocks), steps, counts)
 
-    def run(self, batch: Batch, steps: Sequence[Step], cells: DeviceCellArrays, totals: Tensor) -> None:
+    def run(
+        self, batch: Batch, steps: Sequence[Step], cells: EntryArrays, totals: Tensor, optimizer: Optimizer | None
+    ) -> None:
         """Submit a batch and write the losses of its steps to `totals`; all steps have the same learning rate.
 
+        Without an optimizer, the gradients replace the state of the parameters, and the vectors do not change.
         totals: (steps, 3) float64. Observed loss; unobserved loss in units of log 2; weight that
         observed cells had as zeros.
         """
         starts = self._find_starts(batch, cells)
+        # The settings of the optimizer are constants of the compiled kernel: a run has one optimizer, and the learning
+        # rate, which changes in every epoch, is an argument.
+        update = {
+            "learning_rate": steps[0].learning_rate,
+            "OPTIMIZER": optimizer,
+            "BY_SUM": self.settings.decay_power != 0,
+        }
         if batch.shape.is_sampled:
-            self._run_sampled(batch, steps, cells, starts, totals)
+            self._run_sampled(batch, steps, cells, starts, totals, update)
             return
 
         # All zeros are computed: there is one panel.
         panel = batch.shape.panels[0]
         G, losses = self._gradient(batch, panel, batch.table[0], cells, starts)
-        rows, columns = panel.padded(self.shapes.tile)
-        size = len(batch) * (rows + columns) * self.places.padded_dim
-        gradients = self._buffer("gradients", size, torch.float32)
-        for product in self._find_products(batch, panel, G, gradients):
-            _multiply(product.G, product.y, product.row_gradients)
-            _multiply(product.G.transpose(1, 2), product.x, product.column_gradients)
-        self._update(batch, steps[0].learning_rate, gradients, (rows, columns), losses, totals)
+        padded = panel.padded(self.shapes.tile)
+        gradients = self._buffer("gradients", len(batch) * sum(padded) * self.places.padded_dim, torch.float32)
+        for a, b, out in self._find_products(batch, panel, G, gradients):
+            _multiply(a, b, out)
 
-    def _find_products(self, batch: Batch, panel: PanelShape, G: Tensor, gradients: Tensor) -> Sequence[_Products]:
-        """Return the operands and results of the products of all runs; they are made once for each batch."""
+        # One launch for both sides, and for the sums of the losses.
+        p, places = self.parameters, self.places
+        size = max(batch.shape.rows, batch.shape.columns)
+        kernels.update[triton.cdiv(size * places.dim, ELEMENTS), len(batch), 2](
+            p.vectors, p.state, p.mirror, p.offsets, gradients, batch.table, losses, totals,
+            len(batch), *padded, losses.shape[1], *self._decay,
+            D=places.dim, P=places.padded_dim, SIZE=ELEMENTS, **update,
+        )  # fmt: skip
+
+    def _find_products(self, batch: Batch, panel: PanelShape, G: Tensor, gradients: Tensor) -> list[_Product]:
+        """Return the products G Y (of the rows) and G^T X of all runs; they are made once for each batch."""
         if batch not in self._products:
-            _, rows, columns = G.shape
+            n, rows, columns = G.shape
             row_gradients, column_gradients = torch.split(
-                gradients.view(-1, self.places.padded_dim), [len(batch) * rows, len(batch) * columns]
+                gradients.view(-1, self.places.padded_dim), [n * rows, n * columns]
             )
-            row_gradients = row_gradients.view(len(batch), rows, -1)
-            column_gradients = column_gradients.view(len(batch), columns, -1)
-            self._products[batch] = [
-                _Products(G[run], *self._operands(batch, run, panel), row_gradients[run], column_gradients[run])
-                for run in batch.runs
-            ]
+            row_gradients = row_gradients.view(n, rows, -1)
+            column_gradients = column_gradients.view(n, columns, -1)
+
+            products: list[_Product] = []
+            for run in batch.runs:
+                x, y = self._operands(batch, run, panel)
+                products.append((G[run], y, row_gradients[run]))
+                products.append((G[run].transpose(1, 2), x, column_gradients[run]))
+            self._products[batch] = products
         return self._products[batch]
 
     def _buffer(self, name: str, size: int, dtype: torch.dtype) -> Tensor:
@@ -219,15 +232,15 @@ class StepLauncher:
             self._buffers[name] = torch.empty(size, dtype=dtype, device=self.device)
         return self._buffers[name][:size]
 
-    def _make_table(self, blocks: Sequence[PlacedBlock], cells: CellPlan, slot_count: int) -> NDArray[np.int64]:
-        """Return the table of the kernels, (panels, blocks, fields); see `layout.FIELDS`."""
+    def _make_table(self, blocks: Sequence[PlacedBlock], begins: Sequence[int], slot_count: int) -> NDArray[np.int64]:
+        """Return the table of the kernels, (panels, blocks, fields); see `slot_layout.FIELDS`."""
         shape = blocks[0].shape
         table = np.zeros((len(shape.panels), len(blocks), len(FIELDS)), np.int64)
         number = np.arange(len(blocks))
         whole = np.array([each.slots for each in blocks]).T * self.places.pitch  # first rows of X and of Y blocks
         slot = number * slot_count
         mirrored = np.array([each.cells.mirrored for each in blocks])
-        ends = np.array([begin + each.cells.entries for begin, each in zip(cells.begins, blocks, strict=True)])
+        ends = np.array([begin + each.cells.entries for begin, each in zip(begins, blocks, strict=True)])
 
         for line, panel in zip(table, shape.panels, strict=True):
             columns = whole[1]
@@ -235,7 +248,7 @@ class StepLauncher:
                 columns = self._first_copy(blocks, panel) + number * panel.padded(self.shapes.tile)[1]
             values: tuple[Any, ...] = (
                 whole[0] + panel.start, panel.rows, columns, panel.columns, slot + panel.slot, panel.slot_columns,
-                cells.begins, whole[1], panel.stride, panel.start, shape.rows, shape.columns,
+                begins, whole[1], panel.stride, panel.start, shape.rows, shape.columns,
                 slot + shape.row_slots, slot + shape.column_slots, ends, mirrored,
             )  # fmt: skip
             for field, value in enumerate(values):
@@ -243,12 +256,12 @@ class StepLauncher:
 
         return table
 
-    def _find_starts(self, batch: Batch, cells: DeviceCellArrays) -> Tensor:
-        """Return the first entry of every slot, `cells.slot_count` slots for each block."""
-        starts = self._buffer("starts", len(batch) * cells.slot_count, torch.int64)
-        grid = triton.cdiv(cells.slot_count, SEARCHED_SLOTS), len(batch)
+    def _find_starts(self, batch: Batch, cells: EntryArrays) -> Tensor:
+        """Return the first entry of every slot of each block."""
+        starts = self._buffer("starts", len(batch) * batch.slot_count, torch.int64)
+        grid = triton.cdiv(batch.slot_count, SEARCHED_SLOTS), len(batch)
         kernels.find_starts[grid](
-            cells.slots, batch.table, starts, cells.slot_count, batch.search_steps, BLOCK=SEARCHED_SLOTS
+            cells[0], batch.table, starts, batch.slot_count, batch.search_steps, BLOCK=SEARCHED_SLOTS
         )
         return starts
 
@@ -264,7 +277,7 @@ class StepLauncher:
         return torch.from_numpy(array).to(self.device, non_blocking=True)
 
     def _gradient(
-        self, batch: Batch, panel: PanelShape, table: Tensor, cells: DeviceCellArrays, starts: Tensor
+        self, batch: Batch, panel: PanelShape, table: Tensor, cells: EntryArrays, starts: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return G of a panel for all steps, (steps, rows, columns), and the losses of its cells, (steps, pairs, 2)."""
         p, tile, n = self.parameters, self.shapes.tile, len(batch)
@@ -274,7 +287,7 @@ class StepLauncher:
         G = self._buffer("gradient", n * rows * columns, p.mirror.dtype)
         losses = self._buffer("losses", n * pairs * 2, torch.float32)
 
-        arrays = p.offsets, p.weights, G, table, starts, cells.positions, cells.counts, losses
+        arrays = p.offsets, p.weights, G, table, starts, *cells[1:], losses
         if self._hopper is not None:
             self._hopper.launch(arrays, panel.tiles, shards=n, is_weighted=panel.stride >= 0)
         else:
@@ -298,41 +311,21 @@ class StepLauncher:
             return x, self._blocks(y_slot * pitch, n, columns, pitch)
         return x, self._blocks(self._first_copy(batch.blocks, panel) + run.start * columns, n, columns, columns)
 
-    def _multiply_back(self, batch: Batch, run: slice, panel: PanelShape, G: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the gradients of a panel's rows (G Y) and of its columns (G^T X), in float32."""
-        x, y = self._operands(batch, run, panel)
-        return _multiply(G[run], y), _multiply(G[run].transpose(1, 2), x)
-
     def _blocks(self, first: int, count: int, rows: int, pitch: int) -> Tensor:
         """Return a view of the mirror: `count` blocks of `rows` rows, `pitch` rows apart."""
         mirror, width = self.parameters.mirror, self.places.padded_dim
         return mirror.as_strided((count, rows, width), (pitch * width, width, 1), first * width)
 
-    def _update(
+    def _run_sampled(
         self,
         batch: Batch,
-        learning_rate: float,
-        gradients: Tensor,
-        padded: tuple[int, int],
-        losses: Tensor,
+        steps: Sequence[Step],
+        cells: EntryArrays,
+        starts: Tensor,
         totals: Tensor,
+        update: dict[str, Any],
     ) -> None:
-        """Apply Adagrad to both sides of steps that compute all zeros, and write the sums of the losses to `totals`.
-
-        padded: rows and columns of a block's G.
-        """
-        p, places = self.parameters, self.places
-        size = max(batch.shape.rows, batch.shape.columns)
-        kernels.update[triton.cdiv(size * places.dim, ELEMENTS), len(batch), 2](
-            p.vectors, p.accumulators, p.mirror, p.offsets, gradients, batch.table, losses, totals,
-            len(batch), *padded, losses.shape[1], *self._decay, learning_rate, self.settings.accumulator_decay,
-            BY_SUM=self.settings.decay_power != 0, D=places.dim, P=places.padded_dim, SIZE=ELEMENTS,
-        )  # fmt: skip
-
-    def _run_sampled(
-        self, batch: Batch, steps: Sequence[Step], cells: DeviceCellArrays, starts: Tensor, totals: Tensor
-    ) -> None:
-        """Submit a batch of steps that sample zeros."""
+        """Submit a batch of steps that sample zeros; update: arguments of the kernel."""
         n = len(batch)
         shape = batch.shape
         totals.zero_()
@@ -340,27 +333,33 @@ class StepLauncher:
         # For every sampled panel, step and column: its index among the sampled ones (or -1) and the weight of zeros.
         size = len(shape.panels) - 1, n, self.places.pitch
         places = self._buffer("places", math.prod(size), torch.int32).fill_(-1).view(size)
-        taken = self._buffer("taken", math.prod(size), torch.float32).fill_(0).view(size)
+        zero_weights = self._buffer("zero_weights", math.prod(size), torch.float32).fill_(0).view(size)
 
         # The gradients of rows and columns, for every run and panel.
         products: list[list[tuple[Tensor, Tensor]]] = [[] for _ in batch.runs]
         for number, panel in enumerate(shape.panels):
             if panel.stride >= 0:
                 fractions = np.array([step_fraction(step.seed, number - 1) for step in steps])
-                self._gather(batch, number, self._put(fractions), (places[number - 1], taken[number - 1]))
+                self._gather(batch, number, self._put(fractions), (places[number - 1], zero_weights[number - 1]))
 
-            G = self._add_gradient(batch, number, cells, starts, totals) if panel.rows else None
+            if not panel.rows:
+                for parts in products:
+                    parts.append((self._nothing, self._nothing))
+                continue
+
+            G, panel_losses = self._gradient(batch, panel, batch.table[number], cells, starts)
+            kernels.add_losses[(n,)](panel_losses, totals, panel_losses.shape[1], BLOCK=SUMMED_PAIRS)
             for parts, run in zip(products, batch.runs, strict=True):
-                parts.append((self._nothing, self._nothing) if G is None else self._multiply_back(batch, run, panel, G))
+                x, y = self._operands(batch, run, panel)
+                parts.append((_multiply(G[run], y), _multiply(G[run].transpose(1, 2), x)))
             del G  # the next panel may need a larger buffer
 
         # Rows before columns: both read the old vectors in the mirror, so the rows are copied there only at the end.
         losses = self._buffer("rare losses", n * self.places.pitch * 3, torch.float32).view(n, -1, 3)
-        arrays = places, taken, starts, losses
-        rate = steps[0].learning_rate
+        arrays = places, zero_weights, starts, losses
         for run, parts in zip(batch.runs, products, strict=True):
             for side in (0, 1):
-                self._update_sampled(batch, run, rate, cells, arrays, [p[side] for p in parts], side)
+                self._update_sampled(batch, run, cells, arrays, [p[side] for p in parts], side, update)
 
         rare = losses[:, : shape.rows].sum(1, dtype=torch.float64)
         totals += rare * self._signs
@@ -371,18 +370,10 @@ class StepLauncher:
             p.vectors, p.mirror, batch.table, 0, shape.rows, D=self.places.dim, P=self.places.padded_dim, SIZE=ELEMENTS
         )  # fmt: skip
 
-    def _add_gradient(
-        self, batch: Batch, number: int, cells: DeviceCellArrays, starts: Tensor, totals: Tensor
-    ) -> Tensor:
-        """Return G of a panel for all steps, and add the losses of its cells to `totals`."""
-        G, losses = self._gradient(batch, batch.shape.panels[number], batch.table[number], cells, starts)
-        kernels.add_losses[(len(batch),)](losses, totals, losses.shape[1], BLOCK=SUMMED_PAIRS)
-        return G
-
     def _gather(self, batch: Batch, number: int, fractions: Tensor, places: tuple[Tensor, Tensor]) -> None:
         """Copy the columns that a panel samples in this step.
 
-        fractions: of each step, see `step_fraction`. places: rows of `places` and `taken` of the panel.
+        fractions: of each step, see `step_fraction`. places: rows of `places` and `zero_weights` of the panel.
         """
         p, panel = self.parameters, batch.shape.panels[number]
 
@@ -401,15 +392,15 @@ class StepLauncher:
         self,
         batch: Batch,
         run: slice,
-        learning_rate: float,
-        cells: DeviceCellArrays,
+        cells: EntryArrays,
         arrays: tuple[Tensor, ...],
         parts: list[Tensor],
         side: int,
+        update: dict[str, Any],
     ) -> None:
-        """Apply Adagrad to one side of a run of steps that sample zeros; parts: the side's gradients of each panel."""
+        """Update one side of a run of steps that sample zeros; parts: the side's gradients of each panel."""
         p, shape, pitch = self.parameters, batch.shape, self.places.pitch
-        places, taken, starts, losses = arrays
+        places, zero_weights, starts, losses = arrays
         size, others = (shape.columns, shape.rows) if side else (shape.rows, shape.columns)
         first = batch.blocks[run.start].slots
 
@@ -420,14 +411,13 @@ class StepLauncher:
         whole, rest = _two_powers(width)
 
         kernels.update_sampled[(size, run.stop - run.start)](
-            p.vectors, p.accumulators, p.mirror, p.offsets, places[:, run], taken[:, run],
+            p.vectors, p.state, p.mirror, p.offsets, places[:, run], zero_weights[:, run],
             batch.table[0, run], *three, *(part.shape[1] for part in three),
-            starts, cells.positions, cells.counts, losses[run], first[side] * pitch,
+            starts, *cells[1:], losses[run], first[side] * pitch,
             first[1 - side] * pitch, pitch, len(batch), others, shape.panels[0].rows, second, self.places.dim,
-            *self._decay, learning_rate, self.settings.accumulator_decay, *self._objective,
-            BY_SUM=self.settings.decay_power != 0, SIDE=side, PANELS=len(shape.panels) - 1,
+            *self._decay, *self._objective, SIDE=side, PANELS=len(shape.panels) - 1,
             HAS_COMMON=shape.panels[0].rows > 0, P=width, P1=whole, P2=rest, CHUNK=RARE_CHUNK,
-            **self._flags, **self._one_warp,
+            **update, **self._flags, **self._one_warp,
         )  # fmt: skip
 
 

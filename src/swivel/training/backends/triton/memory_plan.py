@@ -1,7 +1,7 @@
 """Which parameters of a run are on the device and which in host memory. Pure arithmetic, without a device.
 
 `DeviceMemoryEstimate` computes the bytes that a run needs; `choose_order` and `arrange` decide which groups of blocks
-are on the device at a time. Whether the cells are streamed is decided later, when they are counted (`cells`).
+are on the device at a time. Whether the cells are streamed is decided later, when they are counted (`device_cells`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from swivel.errors import TrainingError
 from swivel.runtime.resources import format_bytes
 from swivel.training.backends.base import DeviceLoad
-from swivel.training.backends.triton.layout import FIELDS, BlockShape, KernelTile, Shapes, SlotLayout
+from swivel.training.backends.triton.slot_layout import FIELDS, BlockShape, KernelTile, Shapes, SlotLayout
 from swivel.training.schedule import group_starts
 
 MAX_SHARDS_PER_LAUNCH = 128  # enough to fill the device many times over
@@ -43,7 +43,7 @@ def entry_bytes(slots: int) -> int:
     return (2 if slots <= MAX_SHORT_SLOTS else 4) + 6
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Banks:
     """The groups of blocks of one side, and the banks that hold some of them on the device.
 
@@ -68,7 +68,7 @@ class Banks:
         """Whether every group has its own bank, so that no group is ever moved."""
         return self.banks >= self.groups
 
-    @property
+    @cached_property
     def slots_per_bank(self) -> int:
         """Number of slots of a bank: the size of the largest group."""
         return max(last - first for first, last in pairwise(self.starts))
@@ -115,7 +115,7 @@ class DeviceMemoryEstimate:
         return tuple(shapes.of(*pair) for pair in sorted(pairs))
 
     @cached_property
-    def taken(self) -> int:
+    def copied_columns(self) -> int:
         """Maximum number of columns that the sampled panels of a block copy."""
         return max(
             sum(panel.padded(self.tile)[1] for panel in shape.panels if panel.stride >= 0) for shape in self.shapes
@@ -143,9 +143,9 @@ class DeviceMemoryEstimate:
     def parameters(self, slots: int, max_blocks: int) -> int:
         """Return the bytes of the parameters in `slots` slots, and of the columns copied for `max_blocks` blocks."""
         places = self.places
-        # Vectors and accumulators in float32; then, for every row, the mirror, the offset and the weight.
+        # Vectors and state in float32; then, for every row, the mirror, the offset and the weight.
         masters = slots * places.pitch * places.dim * 8
-        rows = slots * places.pitch + max_blocks * self.taken + places.pitch
+        rows = slots * places.pitch + max_blocks * self.copied_columns + places.pitch
         return masters + rows * (places.padded_dim * self.itemsize + 8)
 
     @property
@@ -264,12 +264,12 @@ def arrange(needs: DeviceMemoryEstimate, groups: tuple[int, int] | None, memory:
     Raises TrainingError if the order needs more than `memory` bytes; a run never changes its order.
     """
     for count in (needs.places.blocks, (2, 2), (1, 1)):
-        needed = needs.min_bytes(groups, count)
-        if memory is None or needed <= memory:
+        required_bytes = needs.min_bytes(groups, count)
+        if memory is None or required_bytes <= memory:
             return needs.banks(groups, count)
 
     what = "all blocks" if groups is None else f"groups of {groups[0]} x {groups[1]} blocks"
     raise TrainingError(
-        f"this run trains {what} together, which needs {format_bytes(needed)} of "
+        f"this run trains {what} together, which needs {format_bytes(required_bytes)} of "
         f"device memory, and there are {format_bytes(memory or 0)}; free some, raise device_memory, or start again"
     )

@@ -1,7 +1,8 @@
 """The parameters of all blocks: on the device or, if they do not all fit, in host memory with some on the device.
 
 `ParameterStore` keeps the groups of the blocks that are trained next in their banks on the device. It copies the next
-group in and the previous one out while the kernels compute.
+group in and the previous one out while the kernels compute. If other processes have the other blocks, it is a pool:
+every bank is for one block, and blocks come and go by `set_block` and `drop_block`.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ from swivel.training.backends.triton.cuda_streams import (
     wait_on_host,
 )
 from swivel.training.backends.triton.launch import Parameters
-from swivel.training.backends.triton.layout import SlotLayout
 from swivel.training.backends.triton.memory_plan import Banks
+from swivel.training.backends.triton.slot_layout import SlotLayout
 from swivel.training.schedule import Block
 
 LN2 = math.log(2)
 STAGES = 2  # page-locked buffers for downloads
 STAGE_VALUES = 1 << 22  # float32 values of each buffer: 16 MiB
 PIECES = 2  # in which a group is copied
-PARAMETERS = "vectors", "accumulators", "offsets"
+PARAMETERS = "vectors", "state", "offsets"
 Pair = tuple[int, int]  # a group of rows and a group of columns
 Placement = Hashable  # what the slots of some blocks depend on
 
@@ -47,7 +48,7 @@ class _GroupSlot:
     """A bank on the device and the group that is in it."""
 
     used: Mark  # the last kernel that uses the bank is complete; copies must wait for it
-    loaded: Mark = None  # the copy of the group to the device is complete
+    load_mark: Mark = None  # the copy of the group to the device is complete
     group: int | None = None  # None: empty
     is_mirrored: bool = True  # whether the mirror has the vectors that were loaded
 
@@ -58,7 +59,7 @@ class ParameterStore:
     If not all groups of a side fit (`Banks.is_whole` is false), its parameters are in page-locked host memory, and its
     banks hold copies of some groups. Three CUDA streams then work at the same time, ordered by marks:
 
-    - the computation waits for `_GroupSlot.loaded` before it uses a bank;
+    - the computation waits for `_GroupSlot.load_mark` before it uses a bank;
     - `_outward` saves a group to host memory after `_GroupSlot.used`;
     - `_inward` loads a group after the previous group of the bank was saved, and after its own last save (`_saved`).
 
@@ -68,12 +69,19 @@ class ParameterStore:
     """
 
     def __init__(
-        self, parameters: Parameters, places: SlotLayout, banks: tuple[Banks, Banks], host: HostMemory
+        self,
+        parameters: Parameters,
+        places: SlotLayout,
+        banks: tuple[Banks, Banks],
+        host: HostMemory,
+        *,
+        is_pool: bool = False,
     ) -> None:
         self.parameters = parameters
         self.places = places
         self.layout = banks
         self.device = parameters.vectors.device
+        self.is_pool = is_pool
         self._memory = host
 
         self._banks = [[_GroupSlot(record_mark(self.device)) for _ in range(side.banks)] for side in banks]
@@ -92,31 +100,30 @@ class ParameterStore:
     @property
     def is_swapping(self) -> bool:
         """Whether some parameters are in host memory."""
-        return not all(side.is_whole for side in self.layout)
+        return bool(self._host)
 
     @property
     def groups(self) -> tuple[Sequence[int], Sequence[int]]:
-        """Starts of the groups of row blocks and of column blocks."""
+        """Starts of the groups of row blocks and of column blocks; a pool has none."""
+        if self.is_pool:
+            return (), ()
         return self.layout[0].starts, self.layout[1].starts
 
-    def put(self, side: int, given: ParameterBlock) -> None:
+    def put(self, side: int, values: ParameterBlock) -> None:
         """Copy the parameters of a side to the device, or to host memory if they do not fit."""
-        source = replace(given, offsets=np.asarray(given.offsets, np.float64) / LN2)
-
         if not self.layout[side].is_whole:
+            source = replace(values, offsets=np.asarray(values.offsets, np.float64) / LN2)
             self._host[side] = source.map(partial(self._keep, side))
             return
 
-        source = source.map(lambda array: torch.from_numpy(np.require(array, np.float32, ["C", "W"])))
         for group, bank in enumerate(self._banks[side]):
             bank.group = group
             self._bank_of[side][group] = group
-            for block in self.layout[side].blocks(group):
-                host_rows, device_rows = self._spans(side, block, group)
-                for name in PARAMETERS:
-                    values = getattr(source, name)[host_rows]
-                    getattr(self.parameters, name)[device_rows].copy_(values, non_blocking=True)
-            self._fill_mirror(side, group)
+
+        source = values.map(lambda array: torch.from_numpy(np.require(array, np.float32, ["C", "W"])))
+        for block in range(self.places.blocks[side]):
+            rows = self._host_rows(side, block)
+            write_rows(self.parameters, self._device_rows(side, block), source.part(rows.start, rows.stop))
 
     def _keep(self, side: int, array: NDArray[Any]) -> torch.Tensor:
         """Return an array of a side in page-locked memory, its blocks `pitch` rows apart.
@@ -125,11 +132,11 @@ class ParameterStore:
         than they take.
         """
         blocks = self.places.blocks[side]
-        kept = self._memory.empty((blocks * self.places.pitch, *array.shape[1:]), np.float32)
-        kept.numpy()[...] = 0
+        host_array = self._memory.empty((blocks * self.places.pitch, *array.shape[1:]), np.float32)
+        host_array.numpy()[...] = 0
         for block in range(blocks):
-            kept.numpy()[self._kept_rows(side, block)] = array[self._host_rows(side, block)]
-        return kept
+            host_array.numpy()[self._kept_rows(side, block)] = array[self._host_rows(side, block)]
+        return host_array
 
     def _kept_rows(self, side: int, block: int) -> slice:
         rows = self._host_rows(side, block)
@@ -146,9 +153,9 @@ class ParameterStore:
         if side in self._host:
             self._save_all(side)
             for name in PARAMETERS:
-                kept = getattr(self._host[side], name).numpy()
+                host_array = getattr(self._host[side], name).numpy()
                 for block in range(self.places.blocks[side]):
-                    getattr(arrays, name)[self._host_rows(side, block)] = kept[self._kept_rows(side, block)]
+                    getattr(arrays, name)[self._host_rows(side, block)] = host_array[self._kept_rows(side, block)]
         else:
             # All groups are on the device.
             self._download(self._resident_pieces(side, arrays.map(torch.from_numpy)))
@@ -157,29 +164,28 @@ class ParameterStore:
 
     def _resident_pieces(self, side: int, target: ParameterBlock) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield pairs of device and host tensors, each small enough for a stage, that cover the whole side."""
-        for group in range(self.layout[side].groups):
-            for block in self.layout[side].blocks(group):
-                host_rows, device_rows = self._spans(side, block, group)
-                for name in PARAMETERS:
-                    device, host = getattr(self.parameters, name), getattr(target, name)
-                    size = max(1, STAGE_VALUES // max(1, device[:1].numel()))
-                    pieces = torch.split(device[device_rows], size)
-                    yield from zip(pieces, torch.split(host[host_rows], size), strict=True)
+        for block in range(self.places.blocks[side]):
+            host_rows, device_rows = self._host_rows(side, block), self._device_rows(side, block)
+            for name in PARAMETERS:
+                device, host = getattr(self.parameters, name), getattr(target, name)
+                size = max(1, STAGE_VALUES // max(1, device[:1].numel()))
+                pieces = torch.split(device[device_rows], size)
+                yield from zip(pieces, torch.split(host[host_rows], size), strict=True)
 
     def _download(self, pieces: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
         """Copy tensors to host memory through page-locked buffers: one is filled while the other is emptied."""
-        waiting: deque[tuple[torch.Tensor, torch.Tensor, Mark]] = deque()
+        transfers: deque[tuple[torch.Tensor, torch.Tensor, Mark]] = deque()
         for number, (source, target) in enumerate(pieces):
-            if len(waiting) == STAGES:
-                _empty_stage(*waiting.popleft())
+            if len(transfers) == STAGES:
+                _empty_stage(*transfers.popleft())
 
             if len(self._stages) < STAGES:
                 self._stages.append(self._memory.empty((STAGE_VALUES,), np.float32))
             stage = self._stages[number % STAGES][: source.numel()].view(source.shape)
             stage.copy_(source, non_blocking=True)
-            waiting.append((stage, target, record_mark(self.device)))
+            transfers.append((stage, target, record_mark(self.device)))
 
-        for entry in waiting:
+        for entry in transfers:
             _empty_stage(*entry)
 
     def is_finite(self) -> bool:
@@ -192,7 +198,7 @@ class ParameterStore:
 
     def get_block(self, side: int, block: int) -> ParameterBlock:
         """Return the device tensors of a block; raise TrainingError if its side is not entirely on the device."""
-        if not self.layout[side].is_whole:
+        if side in self._host:
             raise TrainingError(
                 "blocks cannot be sent between processes while parameters are swapped between device and host memory; "
                 "use more devices, or set device_memory to all memory of the device"
@@ -201,19 +207,38 @@ class ParameterStore:
         return read_rows(self.parameters, self._device_rows(side, block))
 
     def set_block(self, side: int, block: int, values: ParameterBlock) -> None:
-        """Overwrite a block on the device, including its copy in the mirror."""
+        """Overwrite a block on the device, including its copy in the mirror; a pool adds it in the first free bank."""
+        if self.is_pool and block not in self._bank_of[side]:
+            # Without gaps, more blocks of a round are adjacent, and share their batched products.
+            number = next((n for n, bank in enumerate(self._banks[side]) if bank.group is None), None)
+            if number is None:
+                raise TrainingError(
+                    "internal error: no place for another block, "
+                    f"the device has {len(self._bank_of[side])} of this side"
+                )
+            self._banks[side][number].group = block
+            self._bank_of[side][block] = number
+
         self.get_block(side, block)  # raises if it is not there
         write_rows(self.parameters, self._device_rows(side, block), values)
 
+    def drop_block(self, side: int, block: int) -> None:
+        """Free the bank of a block of a pool, if it is here."""
+        number = self._bank_of[side].pop(block, None)
+        if number is not None:
+            self._banks[side][number].group = None
+
     def _device_rows(self, side: int, block: int) -> slice:
-        return self._spans(side, block, self.layout[side].group_of(block))[1]
+        rows = self._host_rows(side, block)
+        first = self.slot_of(side, block) * self.places.pitch
+        return slice(first, first + rows.stop - rows.start)
 
     def _save_all(self, side: int) -> None:
         """Save all groups of a side that are on the device to host memory, and wait until they are there."""
         now = record_mark(self.device)
         for number, bank in enumerate(self._banks[side]):
             if bank.group is not None:
-                self._save(side, self.layout[side].blocks(bank.group), number, [now, bank.loaded])
+                self._save(side, self.layout[side].blocks(bank.group), number, [now, bank.load_mark])
 
         for (saved_side, _), mark in self._saved.items():
             if saved_side == side:
@@ -225,11 +250,15 @@ class ParameterStore:
         self._upcoming = [pair for pair, _ in groupby(pairs)]
 
     def groups_of(self, block: tuple[int, int]) -> Pair:
-        """Return the group of a block's rows and the group of its columns."""
+        """Return the group of a block's rows and the group of its columns; for a pool, the same pair for all blocks."""
+        if self.is_pool:
+            return 0, 0
         return self.layout[0].group_of(block[0]), self.layout[1].group_of(block[1])
 
     def ensure_loaded(self, pair: Pair) -> None:
         """Load two groups if necessary; the computation that is submitted next waits until they are on the device."""
+        if self.is_pool:
+            return
         if pair in self._upcoming:
             del self._upcoming[: self._upcoming.index(pair)]
         if pair == self._current:
@@ -240,7 +269,7 @@ class ParameterStore:
         for side, group in enumerate(pair):
             number = self._bank_for(side, group)
             bank = self._banks[side][number]
-            wait_on_device(self.device, bank.loaded)
+            wait_on_device(self.device, bank.load_mark)
             if not bank.is_mirrored:
                 self._fill_mirror(side, number)
                 bank.is_mirrored = True
@@ -274,7 +303,9 @@ class ParameterStore:
         return self.layout[side].slot(block, self._bank_of[side][group])
 
     def placement(self, pair: Pair, blocks: Sequence[Block]) -> Placement:
-        """Return what the slots of blocks of two loaded groups depend on: the banks of the groups."""
+        """Return what the slots of blocks of two loaded groups depend on: the banks of the groups, or of the blocks."""
+        if self.is_pool:
+            return tuple((self.slot_of(0, i), self.slot_of(1, j)) for i, j in blocks)
         return self._bank_of[0][pair[0]], self._bank_of[1][pair[1]]
 
     def release(self) -> None:
@@ -300,13 +331,13 @@ class ParameterStore:
 
     def _choose_bank(self, side: int) -> int:
         """Return the bank to evict: an empty one, or the one whose group is needed last (Belady's rule)."""
-        needed = [pair[side] for pair in (self._current, *self._upcoming) if pair is not None]
+        next_groups = [pair[side] for pair in (self._current, *self._upcoming) if pair is not None]
 
         def next_use(number: int) -> int:
             group = self._banks[side][number].group
             if group is None:
-                return len(needed) + 1
-            return needed.index(group) if group in needed else len(needed)
+                return len(next_groups) + 1
+            return next_groups.index(group) if group in next_groups else len(next_groups)
 
         return max(range(len(self._banks[side])), key=next_use)
 
@@ -323,7 +354,7 @@ class ParameterStore:
             del self._bank_of[side][bank.group]
 
         # A stream is in order: what its first copy waited for, its later copies need not wait for again.
-        ready = [bank.used, bank.loaded, self._saved.get((side, group))]
+        ready = [bank.used, bank.load_mark, self._saved.get((side, group))]
         before_save, before_load = ready, ready
         size = -(-layout.slots_per_bank // PIECES)
         for first in range(0, layout.slots_per_bank, size):
@@ -332,7 +363,7 @@ class ParameterStore:
                 before_load = [*before_load, self._save(side, old, number, before_save)]
                 before_save = []
             if new:
-                bank.loaded = self._inward.submit(partial(self._copy_in, side, new, number), before_load)
+                bank.load_mark = self._inward.submit(partial(self._copy_in, side, new, number), before_load)
                 before_load = []
 
         bank.group = group
@@ -352,41 +383,35 @@ class ParameterStore:
 
     def _copy_out(self, side: int, blocks: range, number: int) -> None:
         host, device = self._swapped_rows(side, blocks, number)
-        for name in ("vectors", "accumulators"):  # Offsets never change.
+        for name in ("vectors", "state"):  # Offsets never change.
             getattr(self._host[side], name)[host].copy_(getattr(self.parameters, name)[device], non_blocking=True)
 
     def _swapped_rows(self, side: int, blocks: range, number: int) -> tuple[slice, slice]:
-        """Return the rows of consecutive blocks in the kept arrays of their side and in the device's joint arrays."""
+        """Return the rows of consecutive blocks in the host arrays of their side and in the device's joint arrays."""
         pitch = self.places.pitch
         first = self.layout[side].slot(blocks.start, number) * pitch
         return slice(blocks.start * pitch, blocks.stop * pitch), slice(first, first + len(blocks) * pitch)
-
-    def _spans(self, side: int, block: int, bank: int) -> tuple[slice, slice]:
-        """Return the rows of a block in the host's array of its side and in the device's joint array."""
-        rows = self._host_rows(side, block)
-        first = self.layout[side].slot(block, bank) * self.places.pitch
-        return rows, slice(first, first + rows.stop - rows.start)
 
 
 def read_rows(parameters: Parameters, rows: slice) -> ParameterBlock:
     """Return some rows of the joint arrays: views, and a copy of the offsets."""
     p = parameters
-    return ParameterBlock(p.vectors[rows], p.accumulators[rows], p.offsets[rows] * LN2)
+    return ParameterBlock(p.vectors[rows], p.state[rows], p.offsets[rows] * LN2)
 
 
 def write_rows(parameters: Parameters, rows: slice, values: ParameterBlock) -> None:
     """Overwrite some rows of the joint arrays, and their copies in the mirror."""
     p = parameters
     p.vectors[rows].copy_(torch.as_tensor(values.vectors))
-    p.accumulators[rows].copy_(torch.as_tensor(values.accumulators))
+    p.state[rows].copy_(torch.as_tensor(values.state))
     p.offsets[rows].copy_((torch.as_tensor(values.offsets).double() / LN2).float())
     p.mirror[rows, : p.vectors.shape[1]].copy_(p.vectors[rows])
 
 
 def find_largest(parameters: Parameters, rows: slice = slice(None)) -> list[torch.Tensor]:
-    """Return the largest magnitude among the vectors and among the accumulators; not finite if a value is not."""
+    """Return the largest magnitude among the vectors and in the state; not finite if a value is not."""
     # The infinity norm is inf or NaN if a value is, and needs no temporary array.
-    arrays = parameters.vectors[rows], parameters.accumulators[rows]
+    arrays = parameters.vectors[rows], parameters.state[rows]
     return [torch.linalg.vector_norm(values, math.inf) for values in arrays]
 
 

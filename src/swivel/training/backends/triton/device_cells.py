@@ -22,7 +22,6 @@ from swivel.counts.matrix import BlockCells, MatrixCells
 from swivel.errors import TrainingError
 from swivel.runtime.resources import count_cores, format_bytes
 from swivel.training.backends.triton.cuda_streams import HostMemory, Uploader
-from swivel.training.backends.triton.layout import BlockShape, KernelTile, Shapes, SlotLayout
 from swivel.training.backends.triton.memory_plan import (
     BUFFERS,
     MAX_SHORT_SLOTS,
@@ -31,18 +30,11 @@ from swivel.training.backends.triton.memory_plan import (
     SORT_BYTES,
     entry_bytes,
 )
+from swivel.training.backends.triton.slot_layout import BlockShape, KernelTile, Shapes, SlotLayout
 
 Tensor = torch.Tensor
 PIECE = 1 << 24  # maximum of cells that are read at a time
 GROUP = 1 << 27  # maximum of entries that are sorted at a time
-
-
-@dataclass(frozen=True, slots=True)
-class CellMemoryLimits:
-    """Bytes of device memory that the cells may use."""
-
-    resident: int  # during the whole training
-    temporary: int  # while they are sorted
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +94,17 @@ class DeviceCells:
         shapes: Shapes,
         device: torch.device,
         *,
-        limits: CellMemoryLimits | None = None,
+        resident_bytes: float = math.inf,
+        temporary_bytes: float = math.inf,
         host: HostMemory | None = None,
         groups: tuple[Sequence[int], Sequence[int]] = ((), ()),
     ) -> None:
         self.places = places
         self.shapes = shapes
         self.device = device
-        self.limits = limits  # None: no limit
+        # Device memory that the cells may use: during the whole training, and while they are sorted.
+        self.resident_bytes = resident_bytes
+        self.temporary_bytes = temporary_bytes
         self.groups = groups  # starts of the groups of row blocks and of column blocks; empty: all in one
         self.on_host = False  # whether positions and counts are in host memory
         self.symmetric = False  # whether only blocks (i, j) with i <= j are laid out
@@ -140,8 +135,8 @@ class DeviceCells:
 
         # Reading uses at most an eighth of the temporary memory, and so do the stored cells. If they take more, they
         # are copied to the device again for every group.
-        share = math.inf if self.limits is None else self.limits.temporary // 8
-        size = int(max(1, min(PIECE, share // PIECE_BYTES)))
+        share = self.temporary_bytes / 8
+        size = int(max(1, min(PIECE, share / PIECE_BYTES)))
         self._piece_bytes = min(size, total) * PIECE_BYTES
         raw = _RawCells(stored, Uploader(self.device, self._host))
         if total * STORED_BYTES <= share:
@@ -281,19 +276,16 @@ class DeviceCells:
 
     def _must_stream(self) -> bool:
         """Return whether the cells must be in host memory; raise TrainingError if the largest shard does not fit."""
-        if self.limits is None:
-            return False
-
         cells = int(self._begins[-1]) * self.entry_bytes
         sorting = self._piece_bytes + self._shard_bytes + self.largest * SORT_BYTES
-        if cells <= self.limits.resident and cells + sorting <= self.limits.temporary:
+        if cells <= self.resident_bytes and cells + sorting <= self.temporary_bytes:
             return False
 
-        lacking = max(BUFFERS * self.largest * self.entry_bytes - self.limits.resident, sorting - self.limits.temporary)
+        lacking = max(BUFFERS * self.largest * self.entry_bytes - self.resident_bytes, sorting - self.temporary_bytes)
         if lacking > 0:
             raise TrainingError(
                 f"the largest block has {self.largest:,} entries, for which the device lacks "
-                f"{format_bytes(lacking)} of memory; raise device_memory, or lower block_size"
+                f"{format_bytes(int(lacking))} of memory; raise device_memory, or lower block_size"
             )
         return True
 
@@ -321,11 +313,9 @@ class DeviceCells:
 
     def _groups(self, count: int) -> Iterator[tuple[int, int]]:
         """Yield ranges of shards that are sorted together: as many as fit, but at least one."""
-        limit = GROUP
-        if self.limits is not None:
-            cells = 0 if self.on_host else int(self._begins[-1]) * self.entry_bytes
-            left = self.limits.temporary - self._shard_bytes - cells - self._piece_bytes
-            limit = min(limit, left // SORT_BYTES)
+        cells = 0 if self.on_host else int(self._begins[-1]) * self.entry_bytes
+        free_bytes = self.temporary_bytes - self._shard_bytes - cells - self._piece_bytes
+        limit = min(GROUP, free_bytes / SORT_BYTES)
 
         first = 0
         while first < count:
@@ -340,13 +330,13 @@ class DeviceCells:
         keys = torch.empty(end - begin, dtype=torch.int64, device=self.device)
         counts = torch.empty(end - begin, device=self.device)
 
-        done = 0
+        position = 0
         for piece in (piece for source in sources for piece in source()):
             inside = piece.where((piece.shards >= first) & (piece.shards < last))
             for key, count in table.entries(inside, self.slot_count):
-                keys[done : done + len(key)] = key
-                counts[done : done + len(key)] = count
-                done += len(key)
+                keys[position : position + len(key)] = key
+                counts[position : position + len(key)] = count
+                position += len(key)
 
         # A key is (shard * slot_count + slot) << 16 | position, so sorting by key sorts by shard, slot and position.
         keys, order = torch.sort(keys)
@@ -472,7 +462,7 @@ class _ShapeTable:
         local = piece.rows - start
         tile = (local // self.tile_rows) * across + piece.columns // self.tile_columns
 
-        # The order of the margins of a tile in shared memory; see `kernels.gradient`.
+        # The order of the margins of a tile in shared memory; see `step_kernels.gradient`.
         row = local % self.tile_rows
         column = piece.columns % self.tile_columns
         place = (column // 8) * (8 * self.tile_rows) + row * 8 + column % 8

@@ -6,11 +6,11 @@ Kernels, in the order of a step:
 kernel             one program computes                           reads -> writes
 =================  =============================================  ==================================================
 `find_starts`      the starts of BLOCK slots of a shard           slots of the observed cells -> starts
-`gather`           BN sampled columns of a shard                  V, offsets -> V, offsets, weights, places, taken
+`gather`           BN sampled columns of a shard                  V, offsets -> V, offsets, all weights, places
 `gradient`         a tile of BM x BN cells of a panel of a shard   V, offsets, observed cells -> G, losses
-`update`           SIZE parameters of one side of a shard         gradients, losses -> vectors, accumulators, V, totals
+`update`           SIZE parameters of one side of a shard         gradients, losses -> vectors, state, V, totals
 `add_losses`       the sum of the losses of a panel of a shard    losses -> totals
-`update_sampled`   one row or column of a shard                   gradients, observed cells -> vectors, accumulators
+`update_sampled`   one row or column of a shard                   gradients, observed cells -> vectors, state
 `refresh`          SIZE parameters of one side of a shard         vectors -> V
 =================  =============================================  ==================================================
 
@@ -19,19 +19,19 @@ kernel             one program computes                           reads -> write
 Symbols:
 
 - V is the mirror: the vectors of both sides in the dtype of the products, one row per vector, padded from D to P
-  values. The blocks start at equal distances (`layout.SlotLayout.pitch` rows).
+  values. The blocks start at equal distances (`slot_layout.SlotLayout.pitch` rows).
 - X is the side of the cells' rows, Y the side of their columns. A mirrored block has the sides swapped.
 - A *tile* is BM x BN cells of a panel of a shard: 64 x 128 for operands of 16 bits, 64 x 64 for float32.
-- m are the margins in units of log 2, m = (x . y - pmi*) / log 2. Then L_0 / log 2 = log2(1 + 2^m), and the derivative
-  of L_0 with respect to x . y is 2^m / (1 + 2^m). Offsets are in units of log 2 too.
-- For an observed cell of count x: L_1 = 1/2 f(x) (x . y - pmi)^2, f(x) = base + scale x^power, and
-  x . y - pmi = (m + unseen - log2 x) log 2, where `unseen` is log2 of the count that replaces 0 in pmi*.
+- m are the margins in units of log 2; `objective_triton` has the losses. Offsets are in units of log 2 too. `unseen` is
+  log2 of the count that replaces 0 in pmi*; base, scale and power are b0, b and a of the confidence.
 - G is the derivative of the loss with respect to the dot products x . y, in the dtype of the products.
 - A *slot* is a list of observed cells: those of a tile, or those of a row or column between features that are not
   common ("rare cells"). The entries of a shard are sorted by slot, and `starts` has the first entry of every slot.
-- `table` has a line of int64 for every shard and panel; `layout.FIELDS` names its columns.
+- `table` has a line of int64 for every shard and panel; `slot_layout.FIELDS` names its columns.
 - BY_SUM: the weight decay of a vector is weight_decay * (sum of its counts)^decay_power. The sum follows from the
   vector's offset and from that of a sum of 1, `unit0` for rows of the matrix and `unit1` for its columns.
+- OPTIMIZER are the settings of the optimizer, a tuple; None: `update` and `update_sampled` write the gradient of every
+  parameter in place of its state, and no vectors.
 - FAST uses the hardware approximations of exp2, log2 and 1/x.
 """
 # mypy: disallow_untyped_defs=False, disallow_incomplete_defs=False, disallow_untyped_calls=False
@@ -41,66 +41,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from swivel.training import objective
-from swivel.training.backends.triton import layout
+from swivel.training.backends.triton import slot_layout
+from swivel.training.objective_triton import (
+    LOG2E,
+    finish_loss,
+    join_losses,
+    observed_gradient,
+    unobserved_gradient,
+    update_parameters,
+)
 
-FIELDS = tl.constexpr(len(layout.FIELDS))
-LOG2E = tl.constexpr(1.4426950408889634)
-LN2 = tl.constexpr(0.6931471805599453)
-# Upper limit of the margins: 2^60 squared is still finite in float32, so that two hinges can share one logarithm.
-MOST = tl.constexpr(60.0)
-MIN_ACCUMULATOR = tl.constexpr(objective.MIN_ACCUMULATOR)
+FIELDS = tl.constexpr(len(slot_layout.FIELDS))
 NEVER = tl.constexpr(1e30)  # offset of a row or column outside the block: the gradient of its cells is 0
-
-
-@triton.jit
-def _log2(x, FAST: tl.constexpr):
-    if FAST:
-        return tl.inline_asm_elementwise(
-            "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
-        )
-    return tl.log2(x)
-
-
-@triton.jit
-def _sigmoid(m, FAST: tl.constexpr):
-    """Return 2^m / (1 + 2^m) and 1 + 2^m."""
-    if FAST:
-        return tl.inline_asm_elementwise(
-            """
-            {
-            .reg .f32 e, r;
-            ex2.approx.ftz.f32 e, $2;
-            add.f32 $1, e, 0f3f800000;
-            rcp.approx.ftz.f32 r, $1;
-            mul.f32 $0, e, r;
-            }
-            """,
-            "=&f,=&f,f",
-            [m],
-            dtype=(tl.float32, tl.float32),
-            is_pure=True,
-            pack=1,
-        )
-    e = tl.exp2(m)
-    return e / (1 + e), 1 + e
-
-
-@triton.jit
-def _observed_gradient(m, x, unseen, base, scale, power, SQRT: tl.constexpr, FAST: tl.constexpr):
-    """Return gradient and loss L_1 of observed cells of count x from their margins."""
-    # distance = x . y - pmi
-    log_x = _log2(x, FAST)
-    distance = (m + unseen - log_x) * LN2
-
-    # f(x) = base + scale x^power; the paper's power is 1/2.
-    if SQRT:
-        confidence = base + scale * tl.sqrt(x)
-    else:
-        confidence = base + scale * tl.exp2(power * log_x)
-
-    gradient = confidence * distance
-    return gradient, 0.5 * gradient * distance
 
 
 @triton.jit
@@ -114,15 +66,15 @@ def _overwrite(
     losses as zeros (in log 2), which the tile has added and the caller subtracts.
     """
     m = tl.where(ok, tl.gather(margins, place, 0), 0.0)
-    gradient, loss = _observed_gradient(m, x, unseen, base, scale, power, SQRT, FAST)
+    gradient, loss = observed_gradient(m, x, unseen, base, scale, power, SQRT, FAST)
 
     # `place` counts in the order of `margins`: 8 columns, then BM rows, then the next 8 columns.
     row, column = (place // 8) % BM, (place // (8 * BM)) * 8 + place % 8
     tl.store(tile_g + row * pitch + column, gradient.to(tile_g.dtype.element_ty), mask=ok)
 
     loss = tl.where(ok, loss, 0.0)
-    _, hinge = _sigmoid(tl.minimum(m, MOST), FAST)
-    return loss, tl.where(ok, _log2(hinge, FAST), 0.0)
+    _, hinge = unobserved_gradient(m, FAST)
+    return loss, tl.where(ok, finish_loss(hinge, FAST), 0.0)
 
 
 @triton.jit
@@ -156,19 +108,19 @@ def _bring_in(
 
 
 @triton.jit
-def _unobserved_gradient(m, weights, is_column, WEIGHTED: tl.constexpr, FAST: tl.constexpr):
+def _hinge(m, weights, is_column, WEIGHTED: tl.constexpr, FAST: tl.constexpr):
     """Return the gradients of a tile's cells as zeros, and their summed loss in log 2.
 
     `weights` points at the weights of the tile's columns (WEIGHTED: the panel is sampled).
     """
-    g, hinge = _sigmoid(tl.minimum(m, MOST), FAST)
+    g, hinge = unobserved_gradient(m, FAST)
     if WEIGHTED:
         weight = tl.load(weights, mask=is_column, other=0.0)
-        return g * weight[None, :], tl.sum(_log2(hinge, FAST) * weight[None, :])
+        return g * weight[None, :], tl.sum(finish_loss(hinge, FAST) * weight[None, :])
 
-    # log2 a + log2 b = log2(a b): one logarithm for two neighboring cells.
+    # One logarithm for two neighboring cells.
     even, odd = tl.split(tl.reshape(hinge, (m.shape[0], m.shape[1] // 2, 2)))
-    return g, tl.sum(_log2(even * odd, FAST))
+    return g, tl.sum(finish_loss(join_losses(even, odd), FAST))
 
 
 @triton.jit
@@ -197,11 +149,11 @@ def find_starts(slots, table, starts, slot_count, steps, BLOCK: tl.constexpr):
     for _ in range(steps):
         is_open = low < high
         middle = (low + high) // 2
-        found = tl.load(slots + middle, mask=is_open, other=0).to(tl.int32)
+        entry_slot = tl.load(slots + middle, mask=is_open, other=0).to(tl.int32)
         if slots.dtype.element_ty == tl.int16:
-            found = found & 0xFFFF
-        low = tl.where(is_open & (found < slot), middle + 1, low)
-        high = tl.where(is_open & (found >= slot), middle, high)
+            entry_slot = entry_slot & 0xFFFF
+        low = tl.where(is_open & (entry_slot < slot), middle + 1, low)
+        high = tl.where(is_open & (entry_slot >= slot), middle, high)
 
     tl.store(starts + shard.to(tl.int64) * slot_count + slot, low, mask=slot < slot_count)
 
@@ -253,7 +205,7 @@ def gradient(
 
     # G of all cells as if they were unobserved; the observed ones are overwritten below.
     m = product * LOG2E - ((row_offset + unseen)[:, None] + column_offset[None, :])
-    g, zeros = _unobserved_gradient(m, weights + y0 + j, j < width, WEIGHTED, FAST)
+    g, zeros = _hinge(m, weights + y0 + j, j < width, WEIGHTED, FAST)
     pitch = tiles_n * BN
     row_g = shard.to(tl.int64) * (tiles_m * BM) + tm * BM
     tile_g = G + row_g * pitch + tn * BN
@@ -295,13 +247,13 @@ def add_losses(losses, totals, pairs, BLOCK: tl.constexpr):
 
 @triton.jit
 def gather(
-    V, offsets, weights, places, taken, table, strides, lengths, fractions,
+    V, offsets, weights, places, zero_weights, table, strides, lengths, fractions,
     y_rows, most, P: tl.constexpr, PP: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """Copy the columns that a panel samples in this step to the rows of V behind the blocks.
 
     weights, offsets: of the copied columns, at the same rows. places: index of a column of the block among the copied
-    ones. taken: weight of a zero in a column of the block. (-1 and 0 for columns that are not sampled, set before.)
+    ones. zero_weights: weight of a zero in a column of the block. (Columns that are not sampled have -1 and 0 already.)
     """
     shard = tl.program_id(1)
     entry = table + shard * FIELDS
@@ -318,7 +270,7 @@ def gather(
     tl.store(weights + y0 + n, length.to(tl.float32), mask=ok)
     tl.store(offsets + y0 + n, tl.load(offsets + whole0 + column, mask=ok, other=0.0), mask=ok)
     tl.store(places + shard.to(tl.int64) * y_rows + column, n, mask=ok)
-    tl.store(taken + shard.to(tl.int64) * y_rows + column, length.to(tl.float32), mask=ok)
+    tl.store(zero_weights + shard.to(tl.int64) * y_rows + column, length.to(tl.float32), mask=ok)
 
     # Rows between the last column and the end of the last tile are multiplied by a gradient of 0: they must be finite,
     # so zeros are written there.
@@ -330,20 +282,24 @@ def gather(
 
 
 @triton.jit
-def _adagrad(
-    gradient, vectors, accumulators, mirror, at, mirror_at, mask, weight_decay, learning_rate, accumulator_decay,
+def _apply(
+    mean, vectors, state, mirror, at, mirror_at, mask, weight_decay, learning_rate, OPTIMIZER: tl.constexpr,
     MIRROR: tl.constexpr,
 ):  # fmt: skip
-    """Apply Adagrad to the elements `at`; with MIRROR, also write them to the mirror at `mirror_at`."""
+    """Take a step of the optimizer for the elements `at`; with MIRROR, also write them to the mirror at `mirror_at`.
+
+    mean: the gradient without weight decay. Without an OPTIMIZER, the gradient is written in place of the state.
+    """
+    # The decay uses the float32 vectors, not the mirror, whose rounding errors would accumulate over the steps.
     w = tl.load(vectors + at, mask=mask, other=0.0)
-    a = tl.load(accumulators + at, mask=mask, other=1.0)
-    g = gradient + weight_decay * w
-    a = tl.maximum(accumulator_decay * a + g * g, MIN_ACCUMULATOR)
-    w -= learning_rate * g * tl.rsqrt(a)
-    tl.store(vectors + at, w, mask=mask)
-    tl.store(accumulators + at, a, mask=mask)
-    if MIRROR:
-        tl.store(mirror + mirror_at, w.to(mirror.dtype.element_ty), mask=mask)
+    g = mean + weight_decay * w
+    if OPTIMIZER is None:
+        tl.store(state + at, g, mask=mask)
+    else:
+        w = update_parameters(w, g, state, at, mask, learning_rate, OPTIMIZER)
+        tl.store(vectors + at, w, mask=mask)
+        if MIRROR:
+            tl.store(mirror + mirror_at, w.to(mirror.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -355,11 +311,11 @@ def _decay_by_sum(offset, entry, side, weight_decay, decay_power, unit0, unit1):
 
 @triton.jit
 def update(
-    vectors, accumulators, V, offsets, gradients, table, losses, totals, shards, apart0, apart1, pairs, weight_decay,
-    decay_power, unit0, unit1, learning_rate, accumulator_decay, BY_SUM: tl.constexpr, D: tl.constexpr,
+    vectors, state, V, offsets, gradients, table, losses, totals, shards, apart0, apart1, pairs, weight_decay,
+    decay_power, unit0, unit1, learning_rate, OPTIMIZER: tl.constexpr, BY_SUM: tl.constexpr, D: tl.constexpr,
     P: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
-    """Apply Adagrad to both sides of every shard, for steps that compute all zeros, and sum up the losses of the shard.
+    """Update both sides of every shard, for steps that compute all zeros, and sum up the losses of the shard.
 
     The parameters of a side are one sequence of elements, D per row. gradients: (shards, apart0, P) for X, followed by
     (shards, apart1, P) for Y. The sums are in this kernel because the host takes 40 us to launch another one.
@@ -383,11 +339,8 @@ def update(
     if BY_SUM:
         offset = tl.load(offsets + row0 + row, mask=mask, other=0.0)
         weight_decay = _decay_by_sum(offset, entry, side, weight_decay, decay_power, unit0, unit1)
-    vectors, accumulators, V = vectors + row0 * D, accumulators + row0 * D, V + row0 * P
-    _adagrad(
-        g * share, vectors, accumulators, V, element, row * P + k, mask, weight_decay, learning_rate,
-        accumulator_decay, True,
-    )  # fmt: skip
+    vectors, state, V = vectors + row0 * D, state + row0 * D, V + row0 * P
+    _apply(g * share, vectors, state, V, element, row * P + k, mask, weight_decay, learning_rate, OPTIMIZER, True)
 
 
 @triton.jit
@@ -443,11 +396,11 @@ def _rare_pull(
 
     zero: the weight with which the cell was added as a zero, or 0 if its column was not sampled.
     """
-    pull, loss = _observed_gradient(m, x, unseen, base, scale, power, SQRT, FAST)
-    sigmoid, hinge = _sigmoid(tl.minimum(m, MOST), FAST)
+    pull, loss = observed_gradient(m, x, unseen, base, scale, power, SQRT, FAST)
+    sigmoid, hinge = unobserved_gradient(m, FAST)
     # Subtract the gradient as a zero, rounded to the dtype of G as `gradient` has stored it.
-    added = (zero * sigmoid).to(V.dtype.element_ty).to(tl.float32)
-    return tl.where(ok, pull - added, 0.0), tl.where(ok, loss, 0.0), zero * _log2(hinge, FAST)
+    as_zero = (zero * sigmoid).to(V.dtype.element_ty).to(tl.float32)
+    return tl.where(ok, pull - as_zero, 0.0), tl.where(ok, loss, 0.0), zero * finish_loss(hinge, FAST)
 
 
 @triton.jit
@@ -471,21 +424,21 @@ def _load_halves(line, k1, k2, P: tl.constexpr):
 # g1 and g2 its gradient.
 #
 # A rare cell whose column was sampled was added as a zero before, with the weight `zero`, which is subtracted. For a
-# row, `first_taken` has the weights of all columns in the row's panel. For a column, `first_taken` and `second_taken`
-# have its weight in each of the panels, and the row of the cell selects the panel.
+# row, `first_weights` has the weights of all columns in the row's panel. For a column, `first_weights` and
+# `second_weights` have its weight in each of the panels, and the row of the cell selects the panel.
 #
 # Rows are launched before columns, and both must read the old vectors in V. Rows therefore do not write V here;
 # `refresh` copies them afterwards. For rows, `losses` gets the observed loss, the loss of the cells as zeros (in log
 # 2), and their weight as zeros, which the launcher subtracts.
 @triton.jit
 def update_sampled(
-    vectors, accumulators, V, offsets, places, taken, table, part0, part1, part2, apart0, apart1, apart2,
+    vectors, state, V, offsets, places, zero_weights, table, part0, part1, part2, apart0, apart1, apart2,
     starts, positions, counts, losses, own_first, other_first, pitch, shards, others, common, second, D,
-    weight_decay, decay_power, unit0, unit1, learning_rate, accumulator_decay, unseen, base, scale, power,
+    weight_decay, decay_power, unit0, unit1, unseen, base, scale, power, learning_rate, OPTIMIZER: tl.constexpr,
     BY_SUM: tl.constexpr, SIDE: tl.constexpr, PANELS: tl.constexpr, HAS_COMMON: tl.constexpr, P: tl.constexpr,
     P1: tl.constexpr, P2: tl.constexpr, CHUNK: tl.constexpr, SQRT: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
-    """Apply Adagrad to one row (SIDE 0) or column (SIDE 1) of every shard, for steps that sample zeros."""
+    """Update one row (SIDE 0) or column (SIDE 1) of every shard, for steps that sample zeros."""
     row, shard = tl.program_id(0), tl.program_id(1).to(tl.int64)
     slot = starts + tl.load(table + shard * FIELDS + 12 + SIDE) + row
     own, other0 = own_first + shard * pitch + row, other_first + shard * pitch
@@ -500,9 +453,9 @@ def update_sampled(
         part0, part1, part2, apart0, apart1, apart2, places, shards, pitch, shard, row, common, second, k2,
         SIDE, PANELS, HAS_COMMON, P,
     )  # fmt: skip
-    first_taken, second_taken = taken + shard * pitch, taken + ((PANELS - 1) * shards + shard) * pitch
+    first_weights, second_weights = zero_weights + shard * pitch, zero_weights + ((PANELS - 1) * shards + shard) * pitch
     if SIDE == 0:
-        first_taken = second_taken if row >= second else first_taken
+        first_weights = second_weights if row >= second else first_weights
 
     own1, own2 = _load_halves(V + own * P, k1, k2, P)
     offset = tl.load(offsets + own) + unseen
@@ -516,9 +469,9 @@ def update_sampled(
         theirs1 = tl.load(source + k1[None, :], mask=ok[:, None] & (k1 < P)[None, :], other=0.0).to(tl.float32)
         theirs2 = tl.load(source + k2[None, :], mask=ok[:, None] & (k2 < P)[None, :], other=0.0).to(tl.float32)
         if SIDE == 0:
-            zero = tl.load(first_taken + other, mask=ok, other=0.0)
+            zero = tl.load(first_weights + other, mask=ok, other=0.0)
         else:
-            zero = tl.where(other < second, tl.load(first_taken + row), tl.load(second_taken + row))
+            zero = tl.where(other < second, tl.load(first_weights + row), tl.load(second_weights + row))
         # s = x . y, m = (s - pmi*) / log 2, e = dL / ds; then dL/dx = e y (or dL/dy = e x).
         s = tl.sum(theirs1 * own1[None, :], 1) + tl.sum(theirs2 * own2[None, :], 1)
         m = s * LOG2E - (offset + tl.load(offsets + other0 + other, mask=ok, other=0.0))
@@ -533,12 +486,8 @@ def update_sampled(
     if BY_SUM:
         entry = table + shard * FIELDS
         weight_decay = _decay_by_sum(offset - unseen, entry, SIDE, weight_decay, decay_power, unit0, unit1)
-    vectors, accumulators, V = vectors + own * D, accumulators + own * D, V + own * P
-    _adagrad(
-        g1 / others, vectors, accumulators, V, k1, k1, k1 < D, weight_decay, learning_rate, accumulator_decay, SIDE == 1
-    )
-    _adagrad(
-        g2 / others, vectors, accumulators, V, k2, k2, k2 < D, weight_decay, learning_rate, accumulator_decay, SIDE == 1
-    )
+    vectors, state, V = vectors + own * D, state + own * D, V + own * P
+    _apply(g1 / others, vectors, state, V, k1, k1, k1 < D, weight_decay, learning_rate, OPTIMIZER, SIDE == 1)
+    _apply(g2 / others, vectors, state, V, k2, k2, k2 < D, weight_decay, learning_rate, OPTIMIZER, SIDE == 1)
     if SIDE == 0:
         _store_three(losses + (shard * pitch + row) * 3, observed, zeros, weight)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.training.backends.base import Starts
-from swivel.training.zero_sampling import SamplingTier, ZeroSampling
+from swivel.training.zero_sampling import Tier, ZeroSampling
 
 # The columns of the kernels' table, which has a line of int64 for every panel and shard. X is the side of the cells'
 # rows, Y the side of their columns; "row" is a row of the joint array.
@@ -122,22 +122,20 @@ class Shapes:
         extra = rows + columns if len(tiers) > 1 else 0
         return BlockShape(rows, columns, common, tuple(panels), slot, slot + rows, slot + extra)
 
-    def _make_panel(self, tier: SamplingTier, columns: int, slot: int, common: int | None) -> PanelShape:
+    def _make_panel(self, tier: Tier, columns: int, slot: int, common: int | None) -> PanelShape:
         """Return the panel of a tier; `common` is the number of common columns, or None for the tier of common rows."""
-        rows = tier.stop - tier.start
-        taken, stride = columns, -1
+        rows, strides = tier
+        width, stride = columns, -1
 
         if common is not None:
-            starts, lengths = tier.starts, tier.lengths
-            if starts is None or lengths is None:
-                starts, lengths = np.arange(columns, dtype=np.float64), np.ones(columns)
-            taken, stride = len(starts), len(self.starts)
+            starts, lengths = strides or (np.arange(columns, dtype=np.float64), np.ones(columns))
+            width, stride = len(starts), len(self.starts)
             self.starts = np.concatenate([self.starts, starts])
             self.lengths = np.concatenate([self.lengths, lengths])
 
-        tiles = math.ceil(rows / self.tile.rows), math.ceil(taken / self.tile.columns)
+        tiles = math.ceil(len(rows) / self.tile.rows), math.ceil(width / self.tile.columns)
         slot_columns = tiles[1] if common is None else math.ceil(common / self.tile.columns)
-        return PanelShape(tier.start, rows, taken, tiles, slot, slot_columns, stride)
+        return PanelShape(rows.start, len(rows), width, tiles, slot, slot_columns, stride)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,94 @@
+"""The objective and the optimizer for Triton: functions that the kernels of a GPU inline.
+
+A margin is m = (x . y - pmi*) / log 2, so that L_0 / log 2 = log2(1 + 2^m), and its derivative with respect to x . y
+is 2^m / (1 + 2^m). `objective` has the equations. FAST uses the hardware approximations of exp2, log2 and 1/x.
+
+`triton.hopper` has its own version of the losses, written for its order of the registers.
+"""
+# mypy: disallow_untyped_defs=False, disallow_incomplete_defs=False, disallow_untyped_calls=False
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from swivel.training import objective
+
+LOG2E = tl.constexpr(1.4426950408889634)
+LN2 = tl.constexpr(0.6931471805599453)
+# Upper limit of the margins: 2^60 squared is still finite in float32, so that two hinges can share one logarithm.
+MAX_MARGIN = tl.constexpr(60.0)
+MIN_ACCUMULATOR = tl.constexpr(objective.MIN_ACCUMULATOR)
+
+
+@triton.jit
+def log2(x, FAST: tl.constexpr):
+    """Return the logarithm of x to base 2."""
+    if FAST:
+        return tl.inline_asm_elementwise(
+            "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    return tl.log2(x)
+
+
+@triton.jit
+def unobserved_gradient(m, FAST: tl.constexpr):
+    """Return 2^m / (1 + 2^m), the gradient of unobserved cells, and 1 + 2^m, for `join_losses` and `finish_loss`."""
+    m = tl.minimum(m, MAX_MARGIN)
+    if FAST:
+        return tl.inline_asm_elementwise(
+            """
+            {
+            .reg .f32 e, r;
+            ex2.approx.ftz.f32 e, $2;
+            add.f32 $1, e, 0f3f800000;
+            rcp.approx.ftz.f32 r, $1;
+            mul.f32 $0, e, r;
+            }
+            """,
+            "=&f,=&f,f",
+            [m],
+            dtype=(tl.float32, tl.float32),
+            is_pure=True,
+            pack=1,
+        )
+    e = tl.exp2(m)
+    return e / (1 + e), 1 + e
+
+
+@triton.jit
+def join_losses(a, b):
+    """Join the second results of `unobserved_gradient` of two cells, so that they share one logarithm."""
+    return a * b
+
+
+@triton.jit
+def finish_loss(joined, FAST: tl.constexpr):
+    """Return the sum of L_0 / log 2 of cells that were joined."""
+    return log2(joined, FAST)
+
+
+@triton.jit
+def observed_gradient(m, x, unseen, base, scale, power, SQRT: tl.constexpr, FAST: tl.constexpr):
+    """Return gradient and loss L_1 of observed cells of count x from their margins."""
+    # distance = x . y - pmi
+    log_x = log2(x, FAST)
+    distance = (m + unseen - log_x) * LN2
+
+    # f(x) = base + scale x^power; the paper's power is 1/2.
+    if SQRT:
+        confidence = base + scale * tl.sqrt(x)
+    else:
+        confidence = base + scale * tl.exp2(power * log_x)
+
+    gradient = confidence * distance
+    return gradient, 0.5 * gradient * distance
+
+
+@triton.jit
+def update_parameters(w, g, state, at, mask, learning_rate, OPTIMIZER: tl.constexpr):
+    """Return the parameters `w` after an Adagrad step with the gradient `g`; update their state, the elements `at`."""
+    a = tl.load(state + at, mask=mask, other=1.0)
+    a = tl.maximum(OPTIMIZER[0] * a + g * g, MIN_ACCUMULATOR)
+    tl.store(state + at, a, mask=mask)
+    return w - learning_rate * g * tl.rsqrt(a)
