@@ -6,6 +6,7 @@
 # `make claims`: the results in benchmarks/results whose measured code has changed since; status 1 if there are any.
 # `make long-run`: 100,000 checkpointed steps with memory, file handles and threads watched; ten minutes.
 # `make test-variants`: the numerical tests as if on other machines: other numbers of threads, code for other CPUs.
+# `make mutants`: plants faults in copies of the code; status 1 if tests do not notice one; ten to twenty minutes.
 # `make versions`: the numerical libraries, and which code they choose on this machine.
 # `make gpu-test`: the tests that need a CUDA device, on a machine that has one.
 
@@ -16,7 +17,7 @@ OUT ?= work
 PYTHONS ?= python3.11 python3.12 python3.13
 GPU_TESTS ?= $(addprefix tests/,training/backends counts/cooccurrence/test_count_on_gpu.py training/distributed/test_parameter_server.py training/test_fold_in.py)
 
-.PHONY: run test test-all test-variants versions check kernels crashes containers limits write-failures damage fuzz claims figures long-run gpu-test lint types docs setup lock licenses audit dist wheel-test clean
+.PHONY: run test test-all test-variants mutants versions check kernels crashes containers limits write-failures damage fuzz claims figures long-run gpu-test lint types docs setup lock licenses audit dist wheel-test clean
 
 setup: $(VENV)/ready
 
@@ -67,6 +68,10 @@ test-all: check
 test-variants: setup
 	$(BIN)/python tools/variants.py $(VARIANTS)
 
+# MUTANTS="--list" prints the faults, MUTANTS="ID ..." plants some of them.
+mutants: setup
+	$(BIN)/python tools/mutants.py $(MUTANTS)
+
 versions: setup
 	@$(BIN)/python tools/versions.py
 
@@ -75,9 +80,14 @@ fuzz: setup
 	PYTHONPATH=src:. $(BIN)/python -m fuzz $(if $(EXECUTIONS),--executions $(EXECUTIONS)) $(if $(PROCESSES),--processes $(PROCESSES))
 
 # What runs on a GPU. Installs nothing: takes the venv if there is one, else a Python that has torch for CUDA, Triton,
-# numba, pytest and hypothesis of its own.
+# numba, pytest and hypothesis of its own. Most of the time Triton compiles on one core, so several processes share the
+# tests; the GPU has memory for all of them.
+GPU_PROCESSES ?= 8
+GPU_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
+
 gpu-test:
-	PYTHONPATH=src $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m pytest -p no:cacheprovider $(GPU_TESTS)
+	seq 0 $$(($(GPU_PROCESSES) - 1)) | PYTHONPATH=src xargs -P $(GPU_PROCESSES) -I{} \
+		$(GPU_PYTHON) -m pytest -p no:cacheprovider --shard {}/$(GPU_PROCESSES) $(GPU_TESTS)
 
 # What is locked, anew from pyproject.toml: `make lock UPGRADE=--upgrade` takes the newest versions. Then the licenses.
 lock: setup

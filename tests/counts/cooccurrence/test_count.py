@@ -174,6 +174,7 @@ def test_files_do_not_depend_on_chunks_threads_and_capacity(tmp_path: Path, smal
     rng = np.random.default_rng(1)
     ids = rng.integers(0, WORDS, 400).tolist()
     ids[50::60] = [BREAK] * len(ids[50::60])
+    ids[9::11] = [GAP] * len(ids[9::11])
     config = CountConfig(window=4, columns=columns)
     digests = [
         digest(folder_of(count(tmp_path / f"{number}", ids, config, chunk=chunk, threads=threads, block_cells=cells)))
