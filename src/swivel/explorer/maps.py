@@ -95,7 +95,10 @@ class Map:
         self.drafts = 0
         self.problem = ""
         self.began = 0.0
-        self._lock = threading.Lock()  # held while the principal components are computed
+        # Threads of requests and the thread of the map need the principal components: one of them computes these and
+        # holds the lock. The other attributes are set by the thread of the map alone, each by one assignment, so that
+        # requests read them without a lock.
+        self._lock = threading.Lock()
         self._components: Floats | None = None
 
     def __len__(self) -> int:
@@ -173,7 +176,8 @@ class MapMaker:
         self._compute = compute
         self._maps: dict[int, Map] = {}  # by id(view)
         self._lock = threading.Lock()  # held while _maps is read or changed
-        self._umap_lock = threading.Lock()  # held while one UMAP is computed
+        # Held while one UMAP is computed: two at once would take the cores from the queries.
+        self._umap_lock = threading.Lock()
 
     def map_of(self, view: View) -> Map:
         """Return the map of a view; the first call for a view starts its computation."""
@@ -187,7 +191,7 @@ class MapMaker:
         """Compute clusters and UMAP of a map: the main function of a background thread."""
         try:
             target.find_clusters()
-            with self._umap_lock:  # Two at once would take the cores from the queries.
+            with self._umap_lock:
                 target.began = time.monotonic()
                 target.umap = self.load_or_compute(target)
         except SwivelError as error:

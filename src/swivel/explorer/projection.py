@@ -116,6 +116,7 @@ def fit_to_frame(points: Floats) -> Floats:
     Points outside the middle are drawn nearer, by a logarithm: islands far out keep their direction and shape, and do
     not squeeze the rest. How far islands are apart means nothing in UMAP.
     """
+    # Medians and quantiles, not means: a few islands far out must not move or shrink the rest.
     centered = points - np.median(points, axis=0)
     radius = np.linalg.norm(centered, axis=1)
     core = float(np.quantile(radius, _CORE)) or 1.0
@@ -185,6 +186,7 @@ def connect_neighbors(ids: NDArray[np.int32], distances: Floats) -> Any:
 
     from swivel.explorer.umap_kernels import weigh_neighbors
 
+    # Row i of the graph has the weights that i gives; every row has the same number of neighbors.
     weights = np.empty_like(distances)
     weigh_neighbors(distances, weights)
     starts = np.arange(0, ids.size + 1, ids.shape[1])
@@ -202,6 +204,8 @@ def improve_layout(graph: Any, start: Floats, epochs: int) -> Iterator[Floats]:
     points = start.astype(np.float32)
     moved = np.empty_like(points)
 
+    # A point moves by the places of all points before the epoch, so that ranges of points are independent. Four per
+    # thread, because points have different numbers of neighbors.
     threads = count_cores()
     bounds = np.linspace(0, len(points), 4 * threads + 1).astype(int)
     with ThreadPoolExecutor(threads) as pool:

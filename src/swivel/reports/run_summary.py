@@ -183,6 +183,7 @@ def spread_over_ranks(size: int, limit: int) -> NDArray[np.int64]:
     if size <= limit:
         return np.arange(size)
 
+    # Frequencies follow Zipf's law: evenly spaced ranks alone would leave out most of the common words.
     even = np.linspace(0, size - 1, limit // 2)
     logarithmic = np.geomspace(1, size, limit - limit // 2) - 1
     return np.unique(np.concatenate([even, logarithmic]).astype(np.int64))
@@ -215,6 +216,7 @@ def find_fit(vectors: Vectors, matrix: Matrix, objective: Objective) -> tuple[Fi
     if vectors.columns is None or frequencies is None:
         return ()
 
+    # Target of an observed cell: log x_ij + log D - log x_i* - log x_*j. The offsets are all but the first term.
     row_offset = row_offsets(matrix.row_sums, matrix.total, objective)
     column_offset = column_offsets(matrix.column_sums)
     samples = []

@@ -89,6 +89,7 @@ def _choose_labels(
         box = np.array([left, middle - 0.7 * _LABEL_POINTS, 0, middle + 0.7 * _LABEL_POINTS])
         box[2] = left + 0.66 * _LABEL_POINTS * len(label) + 5
 
+        # Two boxes overlap if each begins before the other ends, in both directions.
         is_inside = left >= 0 and box[2] <= 72 * size[0] and 0 <= middle <= 72 * size[1]
         overlaps = (boxes[:, :2] < box[2:]).all(axis=1) & (boxes[:, 2:] > box[:2]).all(axis=1)
         if is_inside and not overlaps.any():
