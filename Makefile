@@ -6,6 +6,7 @@
 # `make claims`: the results in benchmarks/results whose measured code has changed since; status 1 if there are any.
 # `make long-run`: 100,000 checkpointed steps with memory, file handles and threads watched; ten minutes.
 # `make test-variants`: the numerical tests as if on other machines: other numbers of threads, code for other CPUs.
+# `make test-lowest`: the tests with the lowest versions that pyproject.toml allows, in 6 GB of disk; LOWEST_PYTHON=, TESTS=.
 # `make mutants`: plants faults in copies of the code; status 1 if tests do not notice one; ten to twenty minutes.
 # `make versions`: the numerical libraries, and which code they choose on this machine.
 # `make gpu-test`: the tests that need a CUDA device, on a machine that has one.
@@ -17,7 +18,7 @@ OUT ?= work
 PYTHONS ?= python3.11 python3.12 python3.13
 GPU_TESTS ?= $(addprefix tests/,training/backends counts/cooccurrence/test_count_on_gpu.py training/distributed/test_parameter_server.py training/test_fold_in.py)
 
-.PHONY: run test test-all test-variants mutants versions check kernels crashes containers limits write-failures damage fuzz claims figures long-run gpu-test lint types docs setup lock licenses audit dist wheel-test clean
+.PHONY: run test test-all test-variants test-lowest mutants versions check kernels crashes containers limits write-failures damage fuzz claims figures long-run gpu-test lint types docs setup lock licenses audit dist wheel-test clean
 
 setup: $(VENV)/ready
 
@@ -67,6 +68,12 @@ test-all: check
 
 test-variants: setup
 	$(BIN)/python tools/variants.py $(VARIANTS)
+
+# In an environment of its own in build/. LOWEST_PYTHON=python3.13 is for another Python, TESTS=tests/vectors for a part.
+LOWEST_PYTHON ?= $(PYTHON)
+
+test-lowest: setup
+	$(BIN)/python tools/lowest.py $(LOWEST_PYTHON) -n 3 -m "not slow" $(TESTS)
 
 # MUTANTS="--list" prints the faults, MUTANTS="ID ..." plants some of them.
 mutants: setup

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
 STORE_BYTES = 100 << 20
 NODE = {"num_cpus": 1, "object_store_memory": STORE_BYTES, "include_log_monitor": False}
 # A lost node is detected after about two seconds instead of fifteen; a slow one gets more time.
@@ -37,8 +39,16 @@ class TwoNodes:
     def lose_node(self) -> None:
         """Kill the second node and all its processes, like a power failure."""
         if self.second is not None:
+            self._check_driver()
             self.cluster.remove_node(self.second, allow_graceful=False)
             self.second = None
+
+    def _check_driver(self) -> None:
+        """Skip the test if its own process is on the second node: before Ray 2.54 it joins either node of a machine."""
+        import ray
+
+        if ray.is_initialized() and ray.get_runtime_context().get_node_id() == self.second.node_id:
+            pytest.skip("Ray connected the test to the node that it loses")
 
     def replace_node(self) -> None:
         if self.second is None:

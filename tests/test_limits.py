@@ -94,7 +94,7 @@ def test_extending_below_its_libraries_is_one_line(tmp_path: Path) -> None:
 @linux
 def test_a_limit_below_the_need_of_training_stops_it_with_the_figure(planted: Matrix, tmp_path: Path) -> None:
     done = run_limited(
-        3 * GIB, "train", str(planted.path), "-o", str(tmp_path / "out"), "--dim", "1000000", "--dtype", "float32"
+        8 * GIB, "train", str(planted.path), "-o", str(tmp_path / "out"), "--dim", "2000000", "--dtype", "float32"
     )
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("error: training needs about ")

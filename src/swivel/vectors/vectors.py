@@ -248,7 +248,7 @@ class Vectors:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """Return the vectors, of shape (n_rows, dim): `np.asarray(vectors)` does not copy them."""
-        return np.array(self.vectors, dtype, copy=copy)
+        return np.asarray(self.vectors, dtype) if copy is None else np.array(self.vectors, dtype, copy=copy)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (self._to_arguments(), self.path, self.source)

@@ -264,7 +264,7 @@ def test_samples_of_a_few_rows_are_left_to_torch(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.usefixtures("pretended_gpu")
 def test_triton_backend_without_triton_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(select, "find_spec", lambda name: None)
-    with pytest.raises(TrainingError, match=r"needs Triton 3.3 or newer, which is not installed; pass backend='auto'$"):
+    with pytest.raises(TrainingError, match=r"needs Triton 3.4 or newer, which is not installed; pass backend='auto'$"):
         choose_backend(TrainConfig(backend="triton"))
 
 
@@ -278,7 +278,7 @@ def test_triton_backend_without_a_cuda_device_is_refused(device: str) -> None:
 
 @pytest.mark.usefixtures("pretended_gpu")
 def test_gpus_that_triton_does_not_support_use_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(select, "version", lambda name: "3.2.0")
+    monkeypatch.setattr(select, "version", lambda name: "3.3.1")
     assert choose_backend(TrainConfig()) == ("torch", "cuda")
     monkeypatch.setattr(select, "version", lambda name: "3.10.1")
     assert choose_backend(TrainConfig()) == ("triton", "cuda")

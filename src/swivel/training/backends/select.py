@@ -98,7 +98,7 @@ def choose_backend(config: TrainConfig) -> tuple[str, str]:
         if has_triton():
             need = f"an NVIDIA GPU of compute capability 8.0 or higher, and {device!r} is not one"
         else:
-            need = "Triton 3.3 or newer, which is not installed"
+            need = "Triton 3.4 or newer, which is not installed"
         raise TrainingError(f"the triton backend needs {need}; pass backend='auto'")
     if backend == "triton" and _samples_for_some_rows(config):
         raise TrainingError("the triton backend does not support sample_rows; pass zeros='all' or backend='auto'")
@@ -112,14 +112,14 @@ def _samples_for_some_rows(config: TrainConfig) -> bool:
 
 
 def has_triton() -> bool:
-    """Return whether Triton 3.3 or newer is installed; CUDA builds of torch include Triton."""
+    """Return whether Triton 3.4 or newer is installed; CUDA builds of torch include Triton."""
     if find_spec("triton") is None:
         return False
     try:
         installed = version("triton")
     except PackageNotFoundError:  # Installed under another distribution name.
         return True
-    return tuple(int(part) for part in installed.split(".")[:2]) >= (3, 3)
+    return tuple(int(part) for part in installed.split(".")[:2]) >= (3, 4)
 
 
 def suits_triton(device: str) -> bool:
