@@ -164,7 +164,7 @@ def _write_lines(
         stems[is_here] = rng.choice(len(share), (int(is_here.sum()), shape[1]), p=share)
     forms = rng.choice(len(ENDINGS), shape, p=_FORM_SHARES)
 
-    # Of four places, the function word is that of the form in about three.
+    # Four of five function words are those of the form.
     function_words = np.array(FUNCTION_WORDS, object)
     zipf = 1 / np.arange(1, len(function_words) + 1)
     others = rng.choice(function_words, (2, *shape), p=zipf / zipf.sum())

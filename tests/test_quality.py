@@ -5,13 +5,13 @@ whatever the code looks like: a recipe that got worse fails here, even if all of
 
 Above each floor are the lowest and the highest figure of five seeds of training (`SEED` 1 to 5), and the figures of
 seed 1 with faults that were planted in a copy of the package. Floors are two to eight standard deviations of the seeds
-below their mean. Other CPUs change the last digits of the vectors only, which hardly shows in the figures; what is left
+below their mean. Other CPUs change the last digits of the vectors only, which hardly shows in the figures: the distance
 is for code that draws its random numbers in another order.
 
 The faults are other values of settings of the recipe, such as `spectrum` .3, and of constants: `MIN_EPOCHS`; of tables
 `UNSEEN_GAP` and `STRENGTH`; of n-grams and guesses `_PENALTY`, `_OFFSET`, `_DOUBT` and `_NEIGHBORS`; `SMOOTHING` of
-texts. And: "zeros count 1", not the inverse of the probability with which they are sampled; "uniform", words of the
-window at all distances count the same; "symmetric", one column per word; "rows", vectors without columns.
+texts. Besides, "zeros count 1" is a sample of zeros without the weights that make it unbiased, "uniform" a window in
+which all distances count the same, "symmetric" one column per word instead of four, and "rows" w instead of w + c.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ def share_of_own(vectors: swivel.Vectors, words: Sequence[str], groups: Mapping[
     return share_of_group(vectors, words, [groups[word] for word in words], groups, count=count)
 
 
-# English: the bundled counts of words, without most of them, as if the text were shorter. All zeros are computed, as in
-# `swivel demo`, because half of the cells are observed. There are as many blocks as in a large vocabulary, so that each
-# is visited four times.
+# English: three tenths of the bundled counts, as if the text were shorter; the PMI of pairs is that of the whole text.
+# All zeros are computed, as in `swivel demo`, because half of the cells are observed. There are as many blocks as in a
+# large vocabulary, so that each of them is visited four times.
 
 
 @pytest.fixture(scope="module")
