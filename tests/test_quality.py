@@ -199,7 +199,7 @@ def measure_texts(vectors: swivel.Vectors, planted_text: PlantedText) -> Figures
 @pytest.mark.parametrize(
     ("figure", "floor"),
     [
-        # .328 to .361; _PENALTY 9: .081, symmetric: .263, spectrum .3: .273, zeros count 1: .301
+        # .328 to .361; spelling 0: .049, _PENALTY 9: .081, symmetric: .263, spectrum .3: .273
         ("default analogies", 0.305),
         # .578 to .596; zeros count 1: .437, _PENALTY 9: .478, spelling 400: .511
         ("default scene", 0.55),
