@@ -68,12 +68,12 @@ def start_long_training(text: Path, out: Path, epochs: int, *, is_piped: bool = 
 
 
 def test_interrupted_run_leaves_with_one_line_and_goes_on_when_given_again(text: Path, tmp_path: Path) -> None:
-    process = start_long_training(text, tmp_path / "out", epochs=300)
+    process = start_long_training(text, tmp_path / "out", epochs=1000)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
     assert err.strip() == "interrupted; run the same command again to resume"
-    done = swivel("run", text, "-o", tmp_path / "out", *LONG, "--epochs", "300")
+    done = swivel("run", text, "-o", tmp_path / "out", *LONG, "--epochs", "1000")
     assert done.returncode == 0, done.stderr
     assert re.search(r"^resuming after [\d,]+ of [\d,]+ steps$", done.stderr, re.MULTILINE)
     assert done.stdout == f"{tmp_path / 'out' / 'vectors'}: 300 vectors of 8 dimensions\n"
@@ -88,7 +88,7 @@ def test_terminated_run_leaves_with_one_line_and_its_own_status(text: Path, tmp_
 
 
 def test_terminated_run_of_standard_input_names_the_command_that_resumes(text: Path, tmp_path: Path) -> None:
-    process = start_long_training(text, tmp_path / "out", epochs=300, is_piped=True)
+    process = start_long_training(text, tmp_path / "out", epochs=1000, is_piped=True)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 143
@@ -120,8 +120,11 @@ def test_reader_that_goes_away_leaves_no_traceback() -> None:
     process.stderr.close()
 
 
-def read_terminal(command: list[str]) -> tuple[int, str]:
-    """Run a command on a terminal of its own and return its status and what is drawn there."""
+def read_terminal(command: list[str], interrupt_after: tuple[str, ...] = ()) -> tuple[int, str]:
+    """Run a command on a terminal of its own and return its status and what is drawn there.
+
+    The command is interrupted when all the given patterns have appeared.
+    """
     child, terminal = pty.fork()
     if child == 0:
         os.execvpe(command[0], command, {**os.environ, "TERM": "xterm", "COLUMNS": "80", "NO_COLOR": "1"})
@@ -134,17 +137,31 @@ def read_terminal(command: list[str]) -> tuple[int, str]:
         if not data:
             break
         shown += data
+        if interrupt_after and all(re.search(pattern, shown.decode(errors="ignore")) for pattern in interrupt_after):
+            os.kill(child, signal.SIGINT)
+            interrupt_after = ()
     os.close(terminal)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), shown.decode()
 
 
 def test_terminal_sees_a_bar_that_goes_away(text: Path, tmp_path: Path) -> None:
-    status, shown = read_terminal([*COMMAND, "run", str(text), "-o", str(tmp_path), *LONG, "--epochs", "40"])
+    """The training would take half a minute, so that the bar is drawn on any machine before it ends."""
+    command = [*COMMAND, "run", str(text), "-o", str(tmp_path), *LONG, "--epochs", "10000"]
+    bar = r"training .*━.* \d+% .* cells/s \d[\d:]+ left"  # All on one line.
+    note = r"\n[^\n]*  epoch \d+/10000, loss \S+ \(observed \S+, unobserved \S+\)"  # Below it, whole.
+    status, shown = read_terminal(command, interrupt_after=(bar, note))
+    assert status == 130
+    assert re.search(bar, shown)
+    assert re.search(note, shown)
+    *_, after_the_bar = shown.split("\x1b[2K")
+    assert after_the_bar.strip().removesuffix("\x1b[0m").endswith("run the same command again to resume")
+    assert "━" not in after_the_bar
+
+
+def test_terminal_sees_the_next_command_last(text: Path, tmp_path: Path) -> None:
+    status, shown = read_terminal([*COMMAND, "run", str(text), "-o", str(tmp_path), *LONG, "--epochs", "2"])
     assert status == 0
-    assert re.search(r"training .*━.* \d+% .* cells/s \d:\d\d:\d\d left", shown), "all on one line"
-    assert re.search(r"\n[^\n]*  epoch \d+/40, loss \S+ \(observed \S+, unobserved \S+\)", shown), "below it, whole"
-    assert "\x1b[2K" in shown, "the bar is wiped when the job is done"
-    assert shown.rstrip().splitlines()[-1].startswith("next: swivel nearest ")
+    assert shown.removesuffix("\x1b[0m").rstrip().splitlines()[-1].startswith("next: swivel nearest ")
 
 
 def test_quiet_terminal_sees_the_result_alone(text: Path, tmp_path: Path) -> None:
