@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Callable
@@ -22,12 +21,11 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.errors import ConfigError, DamagedFolder, Diverged, TrainingError
 from swivel.runtime.progress import SILENT, Progress, SilentProgress, Task
-from swivel.storage import seal, unseal
 from swivel.training import training_plan as planning
-from swivel.training.backends.base import PendingSteps
-from swivel.training.checkpoint import PLAN
-from swivel.training.executor import LocalExecutor, Round
-from swivel.training.loop import TrainingResult, train_matrix
+from swivel.training.backends.base import PendingLosses, Step
+from swivel.training.checkpoint import CheckpointStore, TrainingState
+from swivel.training.executor import LocalExecutor
+from swivel.training.loop import TrainingResult, run_provenance, train_matrix
 from swivel.training.objective import Loss
 from swivel.training.schedule import block_order, block_starts
 from swivel.training.training_plan import TrainingPlan, estimate_needs, make_plan, wants_sample
@@ -180,9 +178,9 @@ def test_training_changes_neither_the_matrix_nor_the_random_state_of_the_caller(
     np.testing.assert_array_equal(planted.to_scipy().toarray(), before)
 
 
-def test_folder_contains_only_the_plan_after_training(planted: Matrix, tmp_path: Path) -> None:
+def test_training_leaves_nothing_in_the_folder(planted: Matrix, tmp_path: Path) -> None:
     train(planted, replace(CONFIG, epochs=1), tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == [PLAN]
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("backend", ["cpu", "torch"])
@@ -227,12 +225,11 @@ def test_unsorted_features_are_trained_with_all_zeros(tmp_path: Path) -> None:
 
 
 def test_plan_of_another_version_is_rejected(planted: Matrix, tmp_path: Path) -> None:
-    train(planted, replace(CONFIG, epochs=1), tmp_path)
-    saved = unseal((tmp_path / PLAN).read_bytes())
-    saved["plan"]["color"] = "blue"
-    (tmp_path / PLAN).write_bytes(seal(saved))
+    store = CheckpointStore(tmp_path, run_provenance(planted, CONFIG, None))
+    plan = asdict(make_plan(planted, CONFIG)) | {"color": "blue"}
+    store.save(TrainingState(), np.zeros((3, 3), np.bool_), {}, plan)
     with pytest.raises(DamagedFolder, match="written by another version of Swivel"):
-        train(planted, replace(CONFIG, epochs=1), tmp_path)
+        train(planted, CONFIG, tmp_path)
 
 
 def test_training_ends_when_the_loss_no_longer_falls(planted: Matrix, tmp_path: Path) -> None:
@@ -261,22 +258,13 @@ def test_matrix_without_counts_is_rejected(shape: tuple[int, int], total: float,
         train_matrix(empty, CONFIG, folder=tmp_path, threads=1)
 
 
-def test_plan_is_written_before_the_first_step(planted: Matrix, tmp_path: Path) -> None:
-    class Stop(SilentProgress):
-        def message(self, text: str) -> None:
-            if text.startswith("training"):
-                raise RuntimeError("before the first step")
-
-    with pytest.raises(RuntimeError, match="before the first step"):
-        train_matrix(planted, CONFIG, folder=tmp_path, threads=1, progress=Stop())
-    assert json.loads((tmp_path / PLAN).read_text())["plan"] == asdict(make_plan(planted, CONFIG))
-
-
 def test_saved_plan_is_not_made_again(planted: Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = replace(CONFIG, backend="auto", device="cpu", epochs=None, block_size=None, dim=2)
     plan = TrainingPlan(row_blocks=2, column_blocks=3, epochs=1, backend="reference", device="cpu", dtype="float64")
     monkeypatch.setattr("swivel.training.loop.make_plan", lambda *_: plan)
-    first = train(planted, config, tmp_path)
+    first = train(planted, config, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        train(planted, config, tmp_path, progress=InterruptedNotes(1))
     monkeypatch.undo()
     again = train(planted, config, tmp_path)
 
@@ -299,10 +287,14 @@ def test_one_process_resumes_a_run_of_more_ranks_than_row_blocks(planted: Matrix
         ranks = 4
 
     config = replace(CONFIG, epochs=1)
-    first = train_matrix(planted, config, folder=tmp_path, threads=1, executor=FourRanks())
-    assert first is not None
-    assert first.plan.ranks == 4 > first.plan.row_blocks
-    assert bits(train(planted, config, tmp_path)) == bits(first)
+    whole = train_matrix(planted, config, folder=None, threads=1, executor=FourRanks())
+    assert whole is not None
+    assert whole.plan.ranks == 4 > whole.plan.row_blocks
+
+    notes = InterruptedNotes(2)
+    with pytest.raises(KeyboardInterrupt):
+        train_matrix(planted, config, folder=tmp_path, threads=1, executor=FourRanks(), progress=notes)
+    assert bits(train(planted, config, tmp_path)) == bits(whole)
 
 
 class InterruptedNotes(Notes):
@@ -459,15 +451,15 @@ class RecordingBackend:
     def announce(self, rounds: Any) -> None:
         pass
 
-    def run(self, steps: list[Any], should_stop: Callable[[], bool]) -> PendingSteps:
-        number = steps[0]
+    def run(self, steps: list[Any], should_stop: Callable[[], bool]) -> PendingLosses:
+        number = steps[0].seed[0]
         self.events.append(f"start {number}")
 
         def losses() -> list[Loss]:
             self.events.append(f"losses {number}")
             return [Loss()]
 
-        return PendingSteps(1, losses)
+        return losses
 
 
 @pytest.mark.parametrize("ahead", [1, 2])
@@ -477,9 +469,9 @@ def test_rounds_are_started_before_the_losses_of_earlier_ones(ahead: int, stop: 
     executor = object.__new__(LocalExecutor)
     executor._backend = backend  # type: ignore[assignment]
     executor._job = SimpleNamespace(  # type: ignore[assignment]
-        steps=lambda round_: [round_.number], should_stop=None, should_pause=lambda: stop in backend.events
+        should_stop=None, should_pause=lambda: stop in backend.events
     )
-    rounds = [Round(number, [(0, 0)], 0.1) for number in range(4)]
+    rounds = [[Step((0, 0), 0.1, (number,))] for number in range(4)]
     done = list(executor.run(rounds, []))
     if stop != "never":
         assert len(done) == 2

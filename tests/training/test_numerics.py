@@ -35,7 +35,7 @@ from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.counts.importers import import_counts
 from swivel.errors import CountsError, Diverged
 from swivel.training import training_plan as planning
-from swivel.training.backends import ParameterBlock, StepSettings, choose_backend
+from swivel.training.backends import BackendSettings, ParameterBlock, choose_backend
 from swivel.training.loop import TrainingResult, train_matrix
 from swivel.training.objective import Objective, column_offsets, row_offsets
 
@@ -107,7 +107,7 @@ def log_error(block: Block) -> float:
     return float(2e-7 * np.abs(logs[strongest]) / distances[strongest])
 
 
-def cut_loss(block: Block, settings: StepSettings, most: float) -> float:
+def cut_loss(block: Block, settings: BackendSettings, most: float) -> float:
     """Return the reference loss of the unobserved cells, each clipped at `most`."""
     rows, columns = block.sides
     products = rows.vectors.astype(float) @ columns.vectors.astype(float).T
@@ -125,7 +125,7 @@ def test_extreme_step_equals_that_of_the_reference(
 ) -> None:
     if kind.startswith("triton"):
         pytest.importorskip("triton")
-    (name, device, dtype), settings = split_kind(kind), StepSettings(Objective(), ZEROS[zeros], 1e-4)
+    (name, device, dtype), settings = split_kind(kind), BackendSettings(Objective(), ZEROS[zeros], 1e-4)
     block = make_block(counts(), dim)
     truth, true_loss = run_reference(block, settings)
     got, loss = run_step(make(settings), block)

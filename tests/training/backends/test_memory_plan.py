@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,17 +18,16 @@ from swivel.counts import Matrix
 from swivel.errors import DamagedFolder, TrainingError
 from swivel.runtime.progress import SilentProgress
 from swivel.training import training_plan as planning
-from swivel.training.backends import ZeroSampling
-from swivel.training.backends.base import DeviceLoad
+from swivel.training.backends import BackendSettings, ZeroSampling
 from swivel.training.loop import TrainingResult, train_matrix
+from swivel.training.objective import Objective
 from swivel.training.schedule import block_starts, group_starts, rounds_in_groups
+from swivel.training.training_plan import TrainingPlan
 
 pytest.importorskip("triton")
 from streaming_runs import DIM, ZEROS, PlainLauncher, each_kind, each_zeros, make_needs
 from swivel.training.backends.triton import backend as triton_backend
-from swivel.training.backends.triton.backend import estimate_device_memory
 from swivel.training.backends.triton.memory_plan import Banks, DeviceMemoryEstimate, arrange, choose_order
-from swivel.training.backends.triton.slot_layout import KernelTile
 
 blocks = st.integers(1, 12)
 seeds = st.tuples(st.integers(0, 2**32), st.integers(0, 9))
@@ -109,7 +107,8 @@ def test_order_is_in_groups_only_if_not_all_parameters_fit(kind: str, zeros: Zer
 @settings(max_examples=40)
 def test_chosen_groups_fit(rows: int, columns: int, share: float, sampled: bool) -> None:
     starts = block_starts(300 * rows + 1, rows), block_starts(200 * columns, columns)
-    needs = DeviceMemoryEstimate(DeviceLoad(starts, 50, ZEROS["sampled" if sampled else "all"], 10**7), KernelTile(), 2)
+    zeros = ZEROS["sampled" if sampled else "all"]
+    needs = DeviceMemoryEstimate(BackendSettings(Objective(), zeros, 0.0, cells=10**7, dtype="bfloat16"), starts, 50)
     memory = int(share * needs.min_bytes(None, (1, 1)))
     smallest = needs.min_bytes((1, 1), (1, 1))
     if memory < smallest:
@@ -124,9 +123,8 @@ def test_chosen_groups_fit(rows: int, columns: int, share: float, sampled: bool)
 
 def test_more_memory_never_makes_groups_that_move_more() -> None:
     starts = block_starts(97 * 4096, 97)
-    needs = DeviceMemoryEstimate(
-        DeviceLoad((starts, starts), 300, ZeroSampling(), 10**9, is_halved=True), KernelTile(), 2
-    )
+    settings = BackendSettings(Objective(), ZeroSampling(), 0.0, cells=10**9, is_halved=True, dtype="bfloat16")
+    needs = DeviceMemoryEstimate(settings, (starts, starts), 300)
     whole = needs.min_bytes(None, (1, 1))
     chosen = [choose_order(needs, int(share * whole)) for share in (0.3, 0.5, 0.7, 0.9, 1.0)]
     assert chosen[-1] is None
@@ -207,9 +205,9 @@ def bits_of(trained: TrainingResult) -> tuple[bytes, bytes, Any, Any]:
 
 
 def memory_of(matrix: Matrix, groups: tuple[int, int]) -> int:
-    load = planning.describe_load(matrix, CONFIG, (3, 3), "cpu")
-    needs = estimate_device_memory(load, torch.device("cpu"), torch.float32)
-    return needs.min_bytes(groups, (1, 1))
+    settings = planning.backend_settings(matrix, CONFIG, TrainingPlan(3, 3, 1, "triton", "cpu", "float32"))
+    starts = block_starts(matrix.shape[0], 3), block_starts(matrix.shape[1], 3)
+    return DeviceMemoryEstimate(settings, starts, CONFIG.dim).min_bytes(groups, (1, 1))
 
 
 @pytest.mark.usefixtures("on_cpu")

@@ -4,22 +4,15 @@
 runs on every other device. `docs/architecture.md` explains how to add one.
 """
 
-from swivel.training.backends.base import Backend, ParameterBlock, Step, StepSettings
-from swivel.training.backends.select import (
-    BackendConfig,
-    choose_backend,
-    choose_dtype,
-    create_backend,
-    describe_accelerator,
-)
+from swivel.training.backends.base import Backend, BackendSettings, ParameterBlock, Step
+from swivel.training.backends.select import choose_backend, choose_dtype, create_backend, describe_accelerator
 from swivel.training.zero_sampling import ZeroSampling
 
 __all__ = [
     "Backend",
-    "BackendConfig",
+    "BackendSettings",
     "ParameterBlock",
     "Step",
-    "StepSettings",
     "ZeroSampling",
     "choose_backend",
     "choose_dtype",

@@ -20,12 +20,12 @@ from swivel.counts import BlockCells
 from swivel.training.backends import cpu_kernels as kernels
 from swivel.training.backends.base import (
     ArrayBackend,
+    BackendSettings,
     Gradients,
     ParameterBlock,
-    PendingSteps,
+    PendingLosses,
     Sides,
     Step,
-    StepSettings,
 )
 from swivel.training.objective import Loss
 from swivel.training.objective_numba import update_parameters
@@ -39,15 +39,13 @@ _Array = NDArray[np.float32]
 
 
 class CpuBackend(ArrayBackend):
-    """Trains blocks on `threads` cores, with the operands of the matrix products in `dtype`."""
+    """Trains blocks on `settings.threads` cores."""
 
     name = "cpu"
 
-    def __init__(self, settings: StepSettings, *, threads: int, dtype: str) -> None:
+    def __init__(self, settings: BackendSettings) -> None:
         self.settings = settings
-        self.dtype = dtype
-        self.threads = threads
-        self._is_float32 = dtype == "float32"
+        self._is_float32 = settings.dtype == "float32"
         self._operand_type = np.float32 if self._is_float32 else np.uint16  # the bits of bfloat16
 
         # The tuple `objective` of the kernels: b0, b, a, log of the count that replaces 0.
@@ -68,26 +66,22 @@ class CpuBackend(ArrayBackend):
         # set only here, the products of 16 workers would run on 16 threads each.
         self._torch_threads = torch.get_num_threads()
         torch.set_num_threads(1)
-        self._pool = ThreadPoolExecutor(threads, "swivel-step", initializer=torch.set_num_threads, initargs=(1,))
+        self._pool = ThreadPoolExecutor(settings.threads, initializer=torch.set_num_threads, initargs=(1,))
 
     def describe(self) -> str:
-        """Return a short description of the backend, its threads and the dtype."""
-        return f"cpu, {self.threads} threads, {self.dtype} products, float32 parameters"
+        return f"cpu, {self.settings.threads} threads, {self.settings.dtype} products, float32 parameters"
 
     def put(self, array: NDArray[np.float32]) -> Any:
-        """Return a float32 copy."""
         return np.array(array, np.float32, order="C")
 
     def get(self, array: Any) -> NDArray[np.float32]:
-        """Return the array, which is a host array already."""
         return np.asarray(array, np.float32)
 
     def close(self) -> None:
-        """Stop the threads and restore torch's number of threads."""
         self._pool.shutdown()
         torch.set_num_threads(self._torch_threads)
 
-    def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> PendingSteps:
+    def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> PendingLosses:
         """Run steps on all threads; a free thread takes the next step."""
         # Steps begin in order, so the steps that ran before a stop request are the first ones.
         futures: list[Future[Loss | None]] = [self._pool.submit(self._run_unless, should_stop, step) for step in steps]
@@ -103,7 +97,7 @@ class CpuBackend(ArrayBackend):
                     results[n] = self.run_step(steps[n])
             losses = [loss for loss in results if loss is not None]
 
-        return PendingSteps(len(losses), lambda: losses)
+        return lambda: losses
 
     def _buffer(self, name: str, shape: tuple[int, ...], dtype: Any = np.float32) -> NDArray[Any]:
         """Return the buffer `name` of this thread, enlarged if necessary; its content is undefined."""
@@ -138,12 +132,10 @@ class CpuBackend(ArrayBackend):
         return total
 
     def update(self, side: ParameterBlock, total: Any, size: int, decay: Any, learning_rate: float) -> None:
-        """Take a step of the optimizer in place."""
         rest = _add_decays(side, total, size, decay)
         update_parameters(side.vectors, side.state, total, 1 / size, rest, learning_rate, self.settings.optimizer)
 
     def add_gradients(self, cells: BlockCells, sides: Sides, seed: Sequence[int]) -> Gradients:
-        """Return the loss of a block and the gradients of both sides, summed over the cells (in buffers)."""
         rows, columns = sides
         gradients = self._buffer("rows", rows.vectors.shape), self._buffer("columns", columns.vectors.shape)
 

@@ -19,11 +19,12 @@ from swivel.errors import ClusterError, ConfigError
 from swivel.runtime.options import ClusterConfig
 from swivel.runtime.ray import await_nodes, check_node, connect
 from swivel.runtime.resources import format_bytes
+from swivel.training.backends import Step
 from swivel.training.distributed.leases import MAX_BLOCKS_PER_STRIP, Leases, Part, Strip, compose_strips
 from swivel.training.distributed.server_pool import ServerPool
 from swivel.training.distributed.worker import Result, WorkerSetup
 from swivel.training.distributed.worker_pool import WorkerPool
-from swivel.training.executor import CompletedSteps, Executor, Round, Sides, TrainingJob
+from swivel.training.executor import CompletedSteps, Executor, Sides, TrainingJob
 from swivel.training.schedule import Block
 
 POLL_SECONDS = 0.5
@@ -80,7 +81,6 @@ class AsyncExecutor(Executor):
         self._run_id = 0  # number of the call of `run`; servers refuse changes of other calls
 
     def begin(self, job: TrainingJob) -> None:
-        """Start servers and workers, and wait for the first worker."""
         self._job = job
         config = self.config
         self._check_counts()
@@ -120,18 +120,16 @@ class AsyncExecutor(Executor):
         return max(1, places)
 
     def hold(self, sides: Sides | None) -> None:
-        """Send the parameters to the servers."""
         assert sides is not None
         self._servers.hold(sides)
         self._started = now()
 
     def describe(self) -> str:
-        """Return the number of workers and servers, and what a worker computes with."""
         workers = self._workers
         servers = f"{self.config.servers} server{'s' * (self.config.servers > 1)}"
         return f"{len(workers)} asynchronous workers around {servers} on Ray, each {workers.description}"
 
-    def run(self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]]) -> Iterator[CompletedSteps]:
+    def run(self, rounds: Sequence[Sequence[Step]], ahead: Sequence[Sequence[Block]]) -> Iterator[CompletedSteps]:
         """Lease rounds as strips until all are done, and repeat the changes that a lost server had."""
         self._run_id += 1
         self._servers.begin(self._run_id)

@@ -26,14 +26,13 @@ from swivel.counts import open_matrix
 from swivel.errors import ClusterError, first_line
 from swivel.runtime.resources import keep_freed_memory
 from swivel.storage import scratch_folder
-from swivel.training.backends import ParameterBlock
+from swivel.training.backends import ParameterBlock, Step
 from swivel.training.backends.base import Gradients
 from swivel.training.distributed.leases import Part, Strip
 from swivel.training.distributed.parameter_server import REFUSED, Push, ServedBlock, server_of
-from swivel.training.executor import Round, TrainingJob
+from swivel.training.executor import TrainingJob
 from swivel.training.objective import Loss, choose_optimizer, subtract_states
 from swivel.training.objective_numba import update_parameters
-from swivel.training.schedule import Block
 from swivel.training.training_plan import TrainingPlan
 
 Array = NDArray[np.float32]
@@ -104,17 +103,16 @@ class Stepper:
         self._offsets = job.offsets()
         self._job.hold(self.backend, None)  # `gradients` gets the vectors of each block.
 
-    def gradients(self, block: Block, vectors: tuple[Array, Array], turn: int) -> Gradients:
-        """Return the gradients of a block at these vectors, in epoch `turn`. They are valid until the next call."""
+    def gradients(self, step: Step, vectors: tuple[Array, Array]) -> Gradients:
+        """Return the gradients of a step at these vectors. They are valid until the next call."""
         sides = []
         for side, values in enumerate(vectors):
             # Arrays that Ray delivers are read-only: torch warns about them, and numba would compile all kernels again.
             writable = values if values.flags.writeable else np.array(values)
-            offsets = self._offsets[side][self._job.span(side, block[side])]
+            offsets = self._offsets[side][self._job.span(side, step.block[side])]
             sides.append(ParameterBlock(writable, writable, offsets))
 
         rows, columns = sides
-        (step,) = self._job.steps(Round(turn, [block], 1.0))
         return self.backend.gradients(step, rows, columns)
 
 
@@ -216,7 +214,7 @@ class _StripRun:
 
     def request(self, position: int) -> None:
         """Request the parameters of a block of the strip."""
-        for side, block in enumerate(self.strip.blocks[position]):
+        for side, block in enumerate(self.strip.steps[position].block):
             # The shared block is fetched once, with its state: the worker takes its steps itself.
             is_shared = side == self.strip.shared
             if not is_shared or position == 0:
@@ -228,17 +226,17 @@ class _StripRun:
         `on_last` is called before the last block.
         """
         started = time.perf_counter()
-        last = len(self.strip.blocks) - 1
-        for position, block in enumerate(self.strip.blocks):
+        last = len(self.strip.steps) - 1
+        for position, step in enumerate(self.strip.steps):
             if position < last:
                 self.request(position + 1)
             else:
                 on_last()
-            self._step(position, block)
+            self._step(position, step)
 
         side = self.strip.shared
         if side is not None:
-            part = side, self.strip.blocks[0][side]
+            part = side, self.strip.steps[0].block[side]
             others = tuple(block[1 - side] for block in self.strip.blocks)
             # Other workers may change the block in the meantime: send what these steps changed, not the result.
             vectors = self._shared.vectors - self._original.vectors
@@ -247,24 +245,23 @@ class _StripRun:
             self._push(Push(self._run_id, part, others, self._original.version, vectors, state, optimizer=optimizer))
         self._seconds = time.perf_counter() - started
 
-    def _step(self, position: int, block: Block) -> None:
+    def _step(self, position: int, step: Step) -> None:
         """Compute the gradients of a block; push them, but apply that of the shared side to the copy."""
         rows = self._open(position, 0)
         columns = self._open(position, 1)
-        loss, *gradients = self._stepper.gradients(block, (rows.vectors, columns.vectors), self.strip.turn)
+        loss, *gradients = self._stepper.gradients(step, (rows.vectors, columns.vectors))
         self._losses.append(loss)
 
-        learning_rate = self.strip.rates[position]
+        rate = step.learning_rate
         optimizer = self._stepper.optimizer
         for side, (parameters, gradient) in enumerate(zip((rows, columns), gradients, strict=True)):
             if side == self.strip.shared:
-                update_parameters(parameters.vectors, parameters.state, gradient, 1.0, 0.0, learning_rate, optimizer)
+                update_parameters(parameters.vectors, parameters.state, gradient, 1.0, 0.0, rate, optimizer)
             else:
-                part = (side, block[side])
-                others = (block[1 - side],)
-                self._push(
-                    Push(self._run_id, part, others, parameters.version, gradient, None, learning_rate, optimizer)
-                )
+                part = (side, step.block[side])
+                others = (step.block[1 - side],)
+                change = parameters.version, gradient, None, rate, optimizer
+                self._push(Push(self._run_id, part, others, *change))
 
     def _open(self, position: int, side: int) -> ServedBlock:
         """Return the fetched block, or the copy of the shared block, which is fetched with the first block."""
