@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,7 +56,6 @@ KERNEL_ERROR = {"rows": 2e-7, "columns": 2e-7, "row accumulators": 4e-7, "column
 SUBTRACTED_ZEROS_FACTOR = 10
 # On a GPU, sums of many thousand terms are computed in another order than by torch, which matters in float32.
 GPU_FACTOR = 4
-UNIT = 1 << 40  # of stored counts: every float32 from 2^-16 on is a multiple of its inverse
 CACHE_SIZE = 16  # blocks and their results, each several megabytes
 
 
@@ -103,27 +103,36 @@ def join(first: ParameterBlock, second: ParameterBlock) -> ParameterBlock:
     )
 
 
-def take_blocks(backend: Backend, blocks: Mapping[tuple[int, int], BlockCells], shape: tuple[int, int]) -> None:
+def take_blocks(backend: Any, blocks: Mapping[tuple[int, int], BlockCells], shape: tuple[int, int]) -> None:
     """Give a backend a matrix of `shape` blocks that has cells in these blocks only."""
-    matrix = SimpleNamespace(cells=lambda i, j: blocks[i, j], stored=store_blocks(blocks, shape))
-    backend.take(matrix)  # type: ignore[arg-type]
+    # A layout stores integers: it gets the numbers of the cells, which are then replaced by the counts.
+    counts = np.concatenate([np.zeros(1, np.float32), *(cells.counts for cells in blocks.values())])
+    first = 1
+    numbered = {}
+    for block, cells in blocks.items():
+        numbered[block] = replace(cells, counts=np.arange(first, first + len(cells.counts), dtype=np.float32))
+        first += len(cells.counts)
+
+    backend.take(SimpleNamespace(cells=lambda i, j: blocks[i, j], stored=store_blocks(numbered, shape)))
+    if backend.builds_layout:
+        laid_out = backend._feed.cells.counts
+        laid_out.copy_(torch.from_numpy(counts).to(laid_out.device)[laid_out.long()])
 
 
 def store_blocks(blocks: Mapping[tuple[int, int], BlockCells], shape: tuple[int, int]) -> MatrixCells:
-    """Return the cells of these blocks as they are stored."""
-    positions, counts = np.zeros(0, np.uint32), np.zeros(0)
+    """Return the cells of these blocks, whose counts are integers, as they are stored."""
+    positions, counts = np.zeros(0, np.uint32), np.zeros(0, np.int64)
     lengths = np.zeros(shape, np.int64)
     is_symmetric = any(cells.mirrored for cells in blocks.values())
 
-    for block in sorted(tuple(reversed(block)) if cells.mirrored else block for block, cells in blocks.items()):
-        cells = blocks.get(block) or blocks[block[1], block[0]]
-        lengths[block] = len(cells.counts)
+    for i, j in sorted((j, i) if cells.mirrored else (i, j) for (i, j), cells in blocks.items()):
+        cells = blocks[i, j] if (i, j) in blocks else blocks[j, i]
+        lengths[i, j] = len(cells.counts)
         positions = np.concatenate([positions, cells.positions])
-        counts = np.concatenate([counts, cells.counts.astype(np.float64)])
+        counts = np.concatenate([counts, cells.counts.astype(np.int64)])
 
-    units = np.round(counts * UNIT).astype(np.int64)
-    arrays = make_piece(lengths.ravel(), positions, units)
-    return MatrixCells(Layout(1 << 16, 1 << 16, *shape, is_symmetric), arrays, UNIT)
+    arrays = make_piece(lengths.ravel(), positions, counts)
+    return MatrixCells(Layout(1 << 16, 1 << 16, *shape, is_symmetric), arrays, 1)
 
 
 @lru_cache(CACHE_SIZE)

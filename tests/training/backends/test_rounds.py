@@ -172,11 +172,6 @@ def test_stopped_backend_has_run_the_first_steps(name: str, calls: int) -> None:
     assert ran == min(calls, BLOCKS)
 
 
-def test_step_skipped_before_a_finished_one_is_run_after_all() -> None:
-    answers = iter([False, True, True, False, *[True] * BLOCKS])
-    assert run_until("cpu", lambda: next(answers), threads=1) == 4
-
-
 def test_error_while_loading_a_block_is_not_swallowed() -> None:
     backend = create_backend("cpu", replace(SAMPLED, threads=2))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,9 @@ from swivel.training.distributed.leases import Part
 from swivel.training.distributed.parameter_server import REFUSED, Push, Server, server_of
 from swivel.training.distributed.worker import (
     Links,
-    Stepper,
     Unanswered,
     Worker,
     WorkerSetup,
-    open_stepper,
 )
 from swivel.training.objective import Objective, column_offsets, row_offsets, update_parameters
 from swivel.training.training_plan import choose_zeros, make_plan
@@ -96,12 +95,18 @@ def serve(matrix: Matrix, count: int, dim: int = 12) -> LocalLinks:
     return LocalLinks(servers)
 
 
+@contextmanager
+def begin(setup: WorkerSetup) -> Iterator[Worker]:
+    worker = Worker(5.0)
+    worker.begin(setup)
+    yield worker
+    worker.close()
+
+
 @pytest.fixture
 def worker(planted: Matrix) -> Iterator[Worker]:
-    made = Worker(5.0)
-    assert "cpu" in made.begin(make_setup(planted))
-    yield made
-    made.close()
+    with begin(make_setup(planted)) as made:
+        yield made
 
 
 def test_a_gradient_is_applied_once_as_an_adagrad_step() -> None:
@@ -200,12 +205,12 @@ def test_gradients_of_every_backend_equal_those_of_the_reference(planted: Matrix
     block = (2, 1)
     offsets = row_offsets(planted.row_sums, planted.total, objective), column_offsets(planted.column_sums)
     sides = [ParameterBlock(draw(rng, len(own), 12), None, own) for own in (offsets[0][2::3], offsets[1][1::3])]
-    with open_stepper(make_setup(planted, config)) as stepper, open_stepper(make_setup(planted)) as laid_out:
+    with begin(make_setup(planted, config)) as stepper, begin(make_setup(planted)) as laid_out:
         found_loss, *gradients = stepper.gradients(
             Step(block, 1.0, (config.seed, 2, 4, *block)), (sides[0].vectors, sides[1].vectors)
         )
         settings = BackendSettings(objective, choose_zeros(planted, config, "cpu", (3, 3)), 0.0)
-        cells = laid_out._job.matrix.cells(*block)
+        cells = laid_out.job.matrix.cells(*block)
         order = (1, 0) if cells.mirrored else (0, 1)
         reference = ReferenceBackend(settings)
         loss, *exact = reference.add_gradients(cells, (sides[order[0]], sides[order[1]]), (config.seed, 2, 4, *block))
@@ -220,8 +225,8 @@ def test_gradients_of_every_backend_equal_those_of_the_reference(planted: Matrix
 
 def test_workers_transform_the_counts_that_they_read(planted: Matrix) -> None:
     setup = make_setup(planted, replace(CONFIG, transform="log"))
-    with open_stepper(setup) as stepper, open_stepper(make_setup(planted)) as original:
-        found, raw = (each._job.matrix.cells(2, 1).counts for each in (stepper, original))
+    with begin(setup) as stepper, begin(make_setup(planted)) as original:
+        found, raw = (each.job.matrix.cells(2, 1).counts for each in (stepper, original))
     np.testing.assert_allclose(found, np.log1p(raw), rtol=1e-6)
 
 
@@ -325,17 +330,16 @@ def test_concurrent_strips_are_trained_one_after_the_other(planted: Matrix, work
 
 def test_worker_rejects_another_matrix_and_another_version(planted: Matrix) -> None:
     setup = make_setup(planted)
-    with pytest.raises(ClusterError, match="another matrix"), open_stepper(replace(setup, fingerprint="x")):
+    with pytest.raises(ClusterError, match="another matrix"), begin(replace(setup, fingerprint="x")):
         pass
-    with pytest.raises(ClusterError, match="install the same version"), open_stepper(replace(setup, version="0")):
+    with pytest.raises(ClusterError, match="install the same version"), begin(replace(setup, version="0")):
         pass
 
 
 def test_worker_reblocks_a_matrix_with_other_blocks(planted: Matrix, tmp_path: Path) -> None:
     assert planted.row_blocks != 3
-    with open_stepper(make_setup(planted)) as stepper:
-        assert isinstance(stepper, Stepper)
-        assert stepper._job.matrix.row_blocks == 3
+    with begin(make_setup(planted)) as stepper:
+        assert stepper.job.matrix.row_blocks == 3
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows cannot remove files that are mapped")
@@ -343,7 +347,7 @@ def test_a_worker_that_is_killed_leaves_no_files(
     planted: Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with open_stepper(make_setup(planted)) as stepper:
+    with begin(make_setup(planted)) as stepper:
         assert list(tmp_path.iterdir()) == []
-        cells = [stepper._job.matrix.cells(i, j).counts for i in range(3) for j in range(3)]
+        cells = [stepper.job.matrix.cells(i, j).counts for i in range(3) for j in range(3)]
         assert sum(map(len, cells)) > 0

@@ -189,19 +189,21 @@ class ArrayBackend(Backend):
         return {n: side.part(int(a), int(b)).map(self.put) for n, (a, b) in enumerate(pairwise(starts))}
 
     def fetch(self) -> Sides:
-        rows, columns = self._blocks
-        return self._join([*rows.values()]), self._join([*columns.values()])
+        rows, columns = (self._join([*side.values()]) for side in self._blocks)
+        return rows, columns
 
     def _join(self, blocks: list[ParameterBlock]) -> ParameterBlock:
-        return ParameterBlock(
-            np.concatenate([self.get(block.vectors) for block in blocks]),
-            np.concatenate([self.get(block.state) for block in blocks]),
-            np.concatenate([self.get(block.offsets) for block in blocks]),
-        )
+        arrays = zip(*((self.get(b.vectors), self.get(b.state), self.get(b.offsets)) for b in blocks), strict=True)
+        return ParameterBlock(*map(np.concatenate, arrays))
 
     def is_finite(self) -> bool:
-        blocks = [*self._blocks[0].values(), *self._blocks[1].values()]
-        return all(_is_finite(block.vectors) and _is_finite(block.state) for block in blocks)
+        for block in (*self._blocks[0].values(), *self._blocks[1].values()):
+            for array in (block.vectors, block.state):
+                # NumPy arrays and torch tensors, on the array's device.
+                flags = np.isfinite(array) if isinstance(array, np.ndarray) else array.isfinite()
+                if not flags.all():
+                    return False
+        return True
 
     def get_block(self, side: int, block: int) -> ParameterBlock:
         return self._blocks[side][block]
@@ -264,9 +266,3 @@ class ArrayBackend(Backend):
 def _in_order(cells: BlockCells, rows: ParameterBlock, columns: ParameterBlock) -> Sides:
     """Return the two sides in the order of the cells' positions."""
     return (columns, rows) if cells.mirrored else (rows, columns)
-
-
-def _is_finite(array: Any) -> bool:
-    """Return whether all values of a NumPy array or torch tensor are finite, computed on the array's device."""
-    flags = np.isfinite(array) if isinstance(array, np.ndarray) else array.isfinite()
-    return bool(flags.all())

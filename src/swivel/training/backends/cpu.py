@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -83,21 +83,24 @@ class CpuBackend(ArrayBackend):
 
     def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> PendingLosses:
         """Run steps on all threads; a free thread takes the next step."""
-        # Steps begin in order, so the steps that ran before a stop request are the first ones.
-        futures: list[Future[Loss | None]] = [self._pool.submit(self._run_unless, should_stop, step) for step in steps]
-        results = [future.result() for future in futures]
-        losses = [loss for loss in results if loss is not None]
+        remaining = iter(enumerate(steps))
+        claiming = threading.Lock()  # of `should_stop` and the next step together
+        losses: dict[int, Loss] = {}
 
-        # A thread may see the request just before another thread starts a later step. Run the skipped steps too, so
-        # that the finished steps are the first ones.
-        if results[: len(losses)] != losses:
-            last = max(n for n, loss in enumerate(results) if loss is not None)
-            for n in range(last):
-                if results[n] is None:
-                    results[n] = self.run_step(steps[n])
-            losses = [loss for loss in results if loss is not None]
+        def work() -> None:
+            """Run steps until none is left or a stop is requested."""
+            while True:
+                # Threads claim steps in order, one at a time. If a thread could ask `should_stop` while another one
+                # claims, a later step might run although an earlier one was left out.
+                with claiming:
+                    number, step = (0, None) if should_stop() else next(remaining, (0, None))
+                if step is None:
+                    return
+                losses[number] = self.run_step(step)
 
-        return lambda: losses
+        for future in [self._pool.submit(work) for _ in range(self.settings.threads)]:
+            future.result()
+        return lambda: [losses[number] for number in range(len(losses))]
 
     def _buffer(self, name: str, shape: tuple[int, ...], dtype: Any = np.float32) -> NDArray[Any]:
         """Return the buffer `name` of this thread, enlarged if necessary; its content is undefined."""
@@ -116,10 +119,6 @@ class CpuBackend(ArrayBackend):
         if self._is_float32:
             return torch.from_numpy(operand)
         return torch.from_numpy(operand.view(np.int16)).view(torch.bfloat16)
-
-    def _run_unless(self, should_stop: Callable[[], bool], step: Step) -> Loss | None:
-        """Train one block and return its loss, or None if `should_stop` asks to leave the step out."""
-        return None if should_stop() else self.run_step(step)
 
     def gradients(self, step: Step, rows: ParameterBlock, columns: ParameterBlock) -> Gradients:
         """Return the loss and the gradients of a step; the arrays are buffers of a thread of the pool."""

@@ -38,7 +38,6 @@ class RunStatistics:
 
     blocks: int = 0
     moved: int = 0  # bytes between workers and servers
-    needed: int = 0  # lower bound on these bytes, given the strips
     pushes: int = 0
     stale: int = 0  # changes by other workers between fetch and push, summed over all pushes
     seconds_per_block: float = 0.0  # moving average, of one worker
@@ -227,17 +226,8 @@ class AsyncExecutor(Executor):
         if not blocks:
             return None
         self.statistics.blocks += len(blocks)
-        self.statistics.needed += self._needed_bytes(strip)
         self.note = self._describe_progress()
         return blocks, result.losses
-
-    def _needed_bytes(self, strip: Strip) -> int:
-        """Return the bytes that a strip must move: vectors and gradients, plus the state of the shared block."""
-        vectors = 0
-        for side, block in {part for part, _ in strip.parts()}:
-            span = self._job.span(side, block)
-            vectors += (4 if side == strip.shared else 2) * (span.stop - span.start)
-        return vectors * 4 * self._job.config.dim
 
     def _describe_progress(self) -> str:
         """Return speed, traffic and workers for the progress line."""

@@ -124,6 +124,7 @@ class Leases:
 
         state = self._states[number]
         del self._waiting[number]
+        # A strip that was expired or undone is open already, and counts once.
         self._open += not state.is_started
         state.is_started = True
         state.deadlines[worker] = deadline
@@ -162,12 +163,14 @@ class Leases:
         """Mark a strip as done. Return its blocks the first time, and nothing if the strip is repeated."""
         state = self._states[number]
         self._release(worker, state)
+        # The lease may have expired, and the strip waits to be repeated: this result makes that unnecessary.
         self._waiting.pop(number, None)
         if not state.is_done:
             state.is_done = True
             self._left -= 1
             self._open -= 1
 
+        # A second worker may have finished the strip, too. The servers refused its changes, and its loss counts once.
         if state.is_reported:
             return ()
         state.is_reported = True
@@ -180,6 +183,7 @@ class Leases:
         self._wait_again(state)
 
     def _release(self, worker: int, state: _State) -> None:
+        # Without a deadline the worker has no lease anymore, and `_busy` was lowered when it ended.
         if state.deadlines.pop(worker, None) is not None:
             self._busy.subtract(state.others.keys())
         if not state.deadlines:
@@ -214,6 +218,7 @@ class Leases:
         """
         repeated = 0
         for state in self._users.get(part, ()):
+            # A part of a strip's changes is enough to repeat it: the servers refuse those that they have.
             if state.is_done and not state.others[part].issubset(applied):
                 state.is_done = False
                 self._left += 1

@@ -108,6 +108,8 @@ class Server:
         The staleness is the number of other changes since the fetch.
         """
         block = self.read(push.part)
+        # A push of an earlier call of `run` is too late: what was lacking then was repeated. A change of several blocks
+        # is applied as a whole, so that one of them which is known shows that all of them are.
         if push.run_id != self._run_id or not block.applied.isdisjoint(push.others):
             return REFUSED
 
@@ -119,6 +121,7 @@ class Server:
             difference = 0 if push.state is None else push.state
             add_to_state(block.state, difference, len(push.others), push.optimizer)
 
+        # `version` counts steps, so that a push of several steps makes others that were fetched before it staler.
         staleness = block.version - push.version
         block.version += len(push.others)
         block.applied.update(push.others)

@@ -153,7 +153,8 @@ class DeviceCells:
         """Return the counts of the cells `first` to `last`, converted on the device; equal to `stored.counts_of`."""
         stored, arrays = raw.stored, raw.stored.arrays
         units = raw.get("counts", first, last).to(torch.float64)
-        units = torch.where(units < 0, units + (1 << 32), units)  # stored as uint32, which torch hardly supports
+        # Stored as uint32, which torch hardly supports: they were read as int32, and the upper half is negative.
+        units = torch.where(units < 0, units + (1 << 32), units)
 
         begin, end = np.searchsorted(arrays.large_cells, (first, last))
         if begin < end:
@@ -236,6 +237,7 @@ class DeviceCells:
             for piece in source():
                 if not len(piece.shards):
                     continue
+                # Rare cells are two entries each: they are counted with all cells, and once more.
                 cells = torch.bincount(piece.shards).cpu().numpy()
                 rare = torch.bincount(piece.shards[table.is_sparse(piece)]).cpu().numpy()
                 observed[: len(cells)] += cells
