@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.counts import BlockCells, Matrix
-from swivel.training.objective import Loss, Objective, Optimizer
+from swivel.training.objective import ADAGRAD, Loss, Objective, Optimizer
 from swivel.training.schedule import Block
 from swivel.training.zero_sampling import ZeroSampling
 
@@ -60,7 +60,7 @@ class BackendSettings:
     objective: Objective
     zeros: ZeroSampling
     weight_decay: float
-    optimizer: Optimizer = (1.0,)
+    optimizer: Optimizer = ADAGRAD
     decay_power: float = 0.0  # of a sum, in the weight decay of its row or column
     unit_offsets: tuple[float, float] = (0.0, 0.0)  # offset of a row, and of a column, whose sum is 1
 
