@@ -23,7 +23,6 @@ from swivel.config import TrainConfig, result_settings
 from swivel.counts import Matrix
 from swivel.errors import Diverged, TrainingError
 from swivel.runtime.numbers import plural
-from swivel.runtime.parallel import run_in_chunks
 from swivel.runtime.progress import SILENT, Progress, Task, track
 from swivel.runtime.signals import StopRequest, stop_on_signals
 from swivel.storage import scratch_folder
@@ -56,7 +55,6 @@ Array = NDArray[np.float32]
 ORDER = 2
 MAX_GROWTH = 100  # of the mean observed loss, relative to small random vectors: more counts as divergence
 MAX_ADVISED_DECAY = 1e-2  # above this, the advice is to lower the weight decay instead of raising it
-ROWS_PER_COPY = 4096
 POINTS_PER_EPOCH = 20  # of the training curves; more would slow down the host of a GPU, whose rounds take milliseconds
 
 
@@ -387,7 +385,8 @@ class _TrainingRun:
         vectors = []
         sums = self.matrix.row_sums, self.matrix.column_sums
         for side, order, side_sums in zip(sides, self.job.orders, sums, strict=True):
-            values = _put_in_vocabulary_order(side.vectors, order, self.job.threads)
+            values = np.empty(side.vectors.shape, np.float32)
+            values[order] = side.vectors
             # Without counts, a vector has no gradient except rounding errors. Make it exactly zero.
             values[side_sums <= 0] = 0
             vectors.append(values)
@@ -405,17 +404,6 @@ def _make_order(plan: TrainingPlan, seed: int, epoch: int) -> list[list[Block]]:
     if plan.groups is None:
         return rounds_without_conflict(*blocks, epoch_seed)
     return rounds_in_groups(*blocks, *plan.groups, epoch_seed)
-
-
-def _put_in_vocabulary_order(vectors: Array, order: NDArray[np.int64], threads: int) -> Array:
-    """Return vectors of which row n belongs to feature order[n], as those of feature 0, 1, and so on."""
-    values = np.empty(vectors.shape, np.float32)
-
-    def fill(rows: slice) -> None:
-        values[order[rows]] = vectors[rows]
-
-    run_in_chunks(fill, len(order), rows=ROWS_PER_COPY, threads=threads)
-    return values
 
 
 def starting_loss(matrix: Matrix, objective: Objective) -> float:

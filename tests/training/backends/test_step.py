@@ -268,10 +268,10 @@ def test_bfloat16_is_rounded_as_torch_rounds_it() -> None:
     numbers = np.concatenate([numbers, halfway.view(np.float32)]).astype(np.float32)
 
     rounded = np.empty(numbers.shape, np.uint16)
-    kernels.round_rows(numbers, rounded)
+    kernels.convert_rows(numbers, rounded)
     expected = torch.from_numpy(numbers).to(torch.bfloat16)
     np.testing.assert_array_equal(rounded, expected.view(torch.uint16).numpy())
 
     widened = np.empty_like(numbers)
-    kernels.widen_rows(rounded, widened)
+    kernels.convert_rows(rounded, widened)
     np.testing.assert_array_equal(widened, expected.float().numpy())

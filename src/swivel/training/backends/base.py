@@ -166,7 +166,9 @@ class ArrayBackend(Backend):
 
     def mean_gradient(self, side: ParameterBlock, total: Any, size: int, decay: Any) -> Any:
         """Return total / size + decay * vectors, which may overwrite `total`; decay: a number, or a column of them."""
-        return total / size + decay * side.vectors
+        total /= size
+        total += decay * side.vectors
+        return total
 
     def update(self, side: ParameterBlock, total: Any, size: int, decay: Any, learning_rate: float) -> None:
         """Take a step of the optimizer in place, with the result of `mean_gradient`."""

@@ -125,11 +125,6 @@ class CpuBackend(ArrayBackend):
         # Only threads of the pool have single-threaded products. The caller's thread may be any.
         return self._pool.submit(super().gradients, step, rows, columns).result()
 
-    def mean_gradient(self, side: ParameterBlock, total: Any, size: int, decay: Any) -> Any:
-        """Return total / size + decay * vectors, in the memory of `total`."""
-        kernels.finish_gradient(total, side.vectors, 1 / size, _add_decays(side, total, size, decay))
-        return total
-
     def update(self, side: ParameterBlock, total: Any, size: int, decay: Any, learning_rate: float) -> None:
         rest = _add_decays(side, total, size, decay)
         update_parameters(side.vectors, side.state, total, 1 / size, rest, learning_rate, self.settings.optimizer)
@@ -153,7 +148,7 @@ class CpuBackend(ArrayBackend):
         if self._is_float32:
             return vectors
         rounded = self._buffer(name, vectors.shape, np.uint16)
-        kernels.round_rows(vectors, rounded)
+        kernels.convert_rows(vectors, rounded)
         return rounded
 
     def _run_panel(
@@ -215,7 +210,7 @@ class CpuBackend(ArrayBackend):
             return
         product = self._buffer("product", gradient.shape, np.uint16)
         self._multiply(a, b, product)
-        kernels.widen_rows(product, gradient)
+        kernels.convert_rows(product, gradient)
 
     def _take_columns(
         self, panel: RowPanel, C: NDArray[Any], offsets: _Array

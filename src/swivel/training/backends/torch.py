@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from swivel.counts import BlockCells
+from swivel.runtime.resources import count_torch_threads
 from swivel.training.backends.base import ArrayBackend, BackendSettings, Gradients, ParameterBlock, Sides
 from swivel.training.objective import Loss
 from swivel.training.objective_torch import (
@@ -35,7 +36,7 @@ class TorchBackend(ArrayBackend):
     def __init__(self, settings: BackendSettings) -> None:
         self.settings = settings
         self._torch_threads = torch.get_num_threads()
-        torch.set_num_threads(settings.threads)
+        torch.set_num_threads(count_torch_threads(settings.threads))
         self.device = torch.device(settings.device)
         self._operand_dtype = getattr(torch, settings.dtype)
         self._sum_dtype = torch.float32 if self.device.type == "mps" else torch.float64  # MPS has no float64
