@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from swivel.errors import FolderLocked
+from swivel.errors import FolderExists, FolderLocked
 from swivel.runtime.progress import SilentProgress
 from swivel.storage import FolderLock, seal, unseal
 from swivel.training.checkpoint import (
@@ -17,6 +17,7 @@ from swivel.training.checkpoint import (
     Checkpoint,
     CheckpointStore,
     TrainingState,
+    refuse_other_run,
     remove_checkpoints,
     saved_bytes,
     sweep_checkpoints,
@@ -179,6 +180,18 @@ def test_removing_checkpoints_keeps_other_files(tmp_path: Path) -> None:
     remove_checkpoints(tmp_path)
     remove_checkpoints(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_folders_of_other_tools_are_no_checkpoints(tmp_path: Path) -> None:
+    model = tmp_path / SLOTS[0] / "pytorch_model.bin"
+    model.parent.mkdir()
+    model.write_bytes(b"mine")
+    save(tmp_path, RUN, TrainingState(saved=1), make_arrays(1))
+    remove_checkpoints(tmp_path)
+    sweep_checkpoints(tmp_path, RUN)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [model]
+    with pytest.raises(FolderExists, match=r"checkpoint-1: is not a checkpoint that Swivel wrote; choose another"):
+        refuse_other_run(tmp_path, RUN)
 
 
 def test_only_the_checkpoints_of_the_finished_run_are_swept(tmp_path: Path) -> None:

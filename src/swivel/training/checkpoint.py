@@ -27,11 +27,15 @@ from swivel.storage import (
     remove_tree,
     sweep_folder,
 )
+from swivel.storage.lock import LOCK
+from swivel.storage.temporary import is_temporary
 from swivel.training.objective import Loss
 
 STAGE = "checkpoint"
 SLOTS = ("checkpoint-1", "checkpoint-2")
 DONE = "done.npy"
+# All files of a slot, also of one that is being written or removed. Folders with others are of other tools.
+FILES = {MANIFEST, LOCK, DONE, "rows.npy", "rows_accumulators.npy", "columns.npy", "columns_accumulators.npy"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,16 @@ def saved_bytes(folder: Path | None) -> int:
 def remove_checkpoints(folder: Path) -> None:
     """Remove both checkpoints of a completed run."""
     for name in SLOTS:
-        remove_tree(folder / name)
+        if _is_slot(folder / name):
+            remove_tree(folder / name)
+
+
+def _is_slot(path: Path) -> bool:
+    """Return whether a folder is a checkpoint, or a part of one."""
+    try:
+        return all(file.name in FILES or is_temporary(file.name) for file in path.iterdir())
+    except OSError:
+        return False
 
 
 def _open_slots(folder: Path, problems: list[str]) -> Iterator[Folder]:
@@ -102,12 +115,17 @@ def sweep_checkpoints(folder: Path, provenance: Mapping[str, Any]) -> None:
     run = fingerprint(provenance)
     finished = [slot.path.name for slot in _open_slots(folder, []) if slot.manifest.inputs.get("run") == run]
     # A slot without a manifest was partly removed: no run can resume from it.
-    finished += [name for name in SLOTS if not (folder / name / MANIFEST).exists()]
+    finished += [name for name in SLOTS if _is_slot(folder / name) and not (folder / name / MANIFEST).exists()]
     sweep_folder(folder, *finished)
 
 
 def refuse_other_run(folder: Path, provenance: Mapping[str, Any]) -> None:
-    """Raise FolderExists if a folder has checkpoints of another run only, whose work would be lost."""
+    """Raise FolderExists if a folder has checkpoints of another run only, or of another tool, which would be lost."""
+    for path in (folder / name for name in SLOTS):
+        if path.exists() and not _is_slot(path):
+            raise FolderExists(
+                f"{path}: is not a checkpoint that Swivel wrote; choose another folder, or pass overwrite=True"
+            )
     manifests = [slot.manifest for slot in _open_slots(folder, [])]
     if not manifests or fingerprint(provenance) in [manifest.inputs.get("run") for manifest in manifests]:
         return
