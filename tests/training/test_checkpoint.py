@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from message_recorder import MessageRecorder
 from swivel.errors import FolderExists, FolderLocked
-from swivel.runtime.progress import SilentProgress
 from swivel.storage import FolderLock, seal, unseal
 from swivel.training.checkpoint import (
     SLOTS,
@@ -33,21 +33,11 @@ RUN, OTHER = {"matrix": "a"}, {"matrix": "b"}
 DONE = np.array([[True, False], [False, True], [True, True]])
 
 
-class Messages(SilentProgress):
-    """Records messages."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def message(self, line: str) -> None:
-        self.lines.append(line)
-
-
 def load(
     folder: Path, run: dict[str, str] = RUN, blocks: tuple[int, ...] | None = None
 ) -> tuple[Checkpoint | None, str]:
     """Return the checkpoint that is found, and the message about those that were skipped."""
-    messages = Messages()
+    messages = MessageRecorder()
     found = CheckpointStore(folder, run, progress=messages).load(blocks)
     return found, "".join(messages.lines)
 

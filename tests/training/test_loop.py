@@ -16,59 +16,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from message_recorder import MessageRecorder
 from swivel.config import TrainConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.errors import ConfigError, DamagedFolder, Diverged, TrainingError
-from swivel.runtime.progress import SILENT, Progress, SilentProgress, Task
 from swivel.training import training_plan as planning
 from swivel.training.backends.base import PendingLosses, Step
 from swivel.training.checkpoint import CheckpointStore, TrainingState
 from swivel.training.executor import LocalExecutor
-from swivel.training.loop import TrainingResult, run_provenance, train_matrix
+from swivel.training.loop import run_provenance, train_matrix
 from swivel.training.objective import Loss
 from swivel.training.schedule import block_order, block_starts
 from swivel.training.training_plan import TrainingPlan, estimate_needs, make_plan, wants_sample
+from training_runs import RunRecorder, bits, train
 
 CONFIG = TrainConfig(dim=12, block_size=21, epochs=30, backend="cpu", checkpoint_minutes=0)
 BOTH = (CONFIG, replace(CONFIG, zeros="sampled", common=0.1, middle=0.4, share=0.1))
-
-
-class Messages(SilentProgress):
-    """Records messages."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def message(self, text: str) -> None:
-        self.lines.append(text)
-
-
-class Notes(SilentProgress):
-    """Records the notes of the progress line and the number of cells."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.cells = 0.0
-
-    def begin(self, job: str, total: float | None, unit: str) -> Task:
-        return self
-
-    def advance(self, amount: float = 1, note: str = "") -> None:
-        self.lines += [note] if note else []
-        self.cells += amount
-
-
-def train(
-    matrix: Matrix, config: TrainConfig, folder: Path, threads: int = 2, progress: Progress = SILENT
-) -> TrainingResult:
-    trained = train_matrix(matrix, config, folder=folder, threads=threads, progress=progress)
-    assert trained is not None
-    return trained
-
-
-def bits(trained: TrainingResult) -> tuple[bytes, bytes, tuple[object, ...]]:
-    return trained.rows.tobytes(), trained.columns.tobytes(), trained.history
 
 
 @pytest.mark.parametrize("config", BOTH, ids=["all zeros", "sampled zeros"])
@@ -124,18 +88,18 @@ def test_losses_of_every_epoch_are_complete_although_they_are_collected_late(
 ) -> None:
     """Losses of a round are read after the next has started: none may be lost, doubled or added to another epoch."""
     config = replace(CONFIG, backend=backend, device="cpu", epochs=3, block_size=block_size)
-    notes = Notes()
+    notes = RunRecorder()
     history = train(planted, config, tmp_path, progress=notes).history
     cells = [(loss.observed_cells, loss.unobserved_cells) for loss in history]
     assert cells == [(planted.cell_count, 62 * 62 - planted.cell_count)] * 3
     assert history[0].mean > history[1].mean > history[2].mean
 
     rounds = -(-62 // block_size)
-    assert [note.partition(",")[0] for note in notes.lines] == [f"epoch {1 + n // rounds}/3" for n in range(3 * rounds)]
+    assert [note.partition(",")[0] for note in notes.notes] == [f"epoch {1 + n // rounds}/3" for n in range(3 * rounds)]
     assert notes.cells == pytest.approx(3 * 62 * 62)
 
     for number, loss in enumerate(history, 1):
-        assert notes.lines[number * rounds - 1].startswith(f"epoch {number}/3, loss {loss.mean:.4f} ")
+        assert notes.notes[number * rounds - 1].startswith(f"epoch {number}/3, loss {loss.mean:.4f} ")
 
 
 def test_sampled_zeros_end_close_to_all_zeros(planted: Matrix, tmp_path: Path) -> None:
@@ -215,7 +179,7 @@ def test_unsorted_features_are_trained_with_all_zeros(tmp_path: Path) -> None:
     with MatrixBuilder(tmp_path / "matrix", MatrixSpec(rows=words, columns=words), memory_bytes=1 << 20) as builder:
         builder.add(rows, columns, 1 + rows**2)
         matrix = builder.finish()
-    messages = Messages()
+    messages = MessageRecorder()
     config = replace(BOTH[1], block_size=16, epochs=1)
     sampled = train(matrix, config, tmp_path / "sampled", progress=messages)
     whole = train(matrix, replace(config, zeros="all"), tmp_path / "all")
@@ -264,7 +228,7 @@ def test_saved_plan_is_not_made_again(planted: Matrix, tmp_path: Path, monkeypat
     monkeypatch.setattr("swivel.training.loop.make_plan", lambda *_: plan)
     first = train(planted, config, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        train(planted, config, tmp_path, progress=InterruptedNotes(1))
+        train(planted, config, tmp_path, progress=RunRecorder(1))
     monkeypatch.undo()
     again = train(planted, config, tmp_path)
 
@@ -291,33 +255,20 @@ def test_one_process_resumes_a_run_of_more_ranks_than_row_blocks(planted: Matrix
     assert whole is not None
     assert whole.plan.ranks == 4 > whole.plan.row_blocks
 
-    notes = InterruptedNotes(2)
+    notes = RunRecorder(2)
     with pytest.raises(KeyboardInterrupt):
         train_matrix(planted, config, folder=tmp_path, threads=1, executor=FourRanks(), progress=notes)
     assert bits(train(planted, config, tmp_path)) == bits(whole)
-
-
-class InterruptedNotes(Notes):
-    """Sends SIGINT to this process after some rounds."""
-
-    def __init__(self, after: int) -> None:
-        super().__init__()
-        self.after = after
-
-    def advance(self, amount: float = 1, note: str = "") -> None:
-        super().advance(amount, note)
-        if note and len(self.lines) == self.after:
-            os.kill(os.getpid(), signal.SIGINT)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has other signals")
 def test_progress_of_a_resumed_run_begins_with_the_cells_that_are_done(planted: Matrix, tmp_path: Path) -> None:
     config = replace(CONFIG, epochs=4)
     with pytest.raises(KeyboardInterrupt):
-        train(planted, config, tmp_path, progress=InterruptedNotes(2))
-    resumed = Notes()
+        train(planted, config, tmp_path, progress=RunRecorder(2))
+    resumed = RunRecorder()
     train(planted, config, tmp_path, progress=resumed)
-    assert len(resumed.lines) < 4 * 3  # rounds
+    assert len(resumed.notes) < 4 * 3  # rounds
     assert resumed.cells == pytest.approx(4 * 62**2)
 
 
@@ -375,7 +326,7 @@ def test_executors_that_move_blocks_get_larger_ones(tmp_path: Path) -> None:
 
 
 def test_messages_describe_the_run(planted: Matrix, tmp_path: Path) -> None:
-    messages = Messages()
+    messages = MessageRecorder()
     train_matrix(planted, replace(CONFIG, epochs=1), folder=tmp_path, threads=2, progress=messages)
     assert messages.lines == [
         "about 128.1 MiB of memory and 45.1 KiB of disk for training",

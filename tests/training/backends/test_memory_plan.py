@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,6 @@ from hypothesis import strategies as st
 from swivel.config import TrainConfig
 from swivel.counts import Matrix
 from swivel.errors import DamagedFolder, TrainingError
-from swivel.runtime.progress import SilentProgress
 from swivel.training import training_plan as planning
 from swivel.training.backends import BackendSettings, ZeroSampling
 from swivel.training.loop import TrainingResult, train_matrix
@@ -28,6 +25,7 @@ pytest.importorskip("triton")
 from streaming_runs import DIM, ZEROS, PlainLauncher, each_kind, each_zeros, make_needs
 from swivel.training.backends.triton import backend as triton_backend
 from swivel.training.backends.triton.memory_plan import Banks, DeviceMemoryEstimate, arrange, choose_order
+from training_runs import RunRecorder
 
 blocks = st.integers(1, 12)
 seeds = st.tuples(st.integers(0, 2**32), st.integers(0, 9))
@@ -166,25 +164,6 @@ def test_banks_are_consecutive() -> None:
 CONFIG = TrainConfig(dim=DIM, block_size=21, epochs=3, backend="triton", device="cpu", checkpoint_minutes=0)
 
 
-class Stopping(SilentProgress):
-    """Sends SIGINT after `after` rounds, and records messages."""
-
-    def __init__(self, after: int = -1) -> None:
-        self.left = after
-        self.lines: list[str] = []
-
-    def begin(self, job: str, total: float | None, unit: str) -> Any:
-        return self
-
-    def advance(self, amount: float = 1, note: str = "") -> None:
-        self.left -= 1 if note else 0
-        if note and self.left == 0:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    def message(self, text: str) -> None:
-        self.lines.append(text)
-
-
 @pytest.fixture
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the triton backend be chosen on a CPU, with steps that use no kernels."""
@@ -193,9 +172,9 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton_backend, "StepLauncher", PlainLauncher)
 
 
-def train(matrix: Matrix, folder: Path, memory: int | None, progress: Stopping | None = None) -> TrainingResult:
+def train(matrix: Matrix, folder: Path, memory: int | None, progress: RunRecorder | None = None) -> TrainingResult:
     config = replace(CONFIG, device_memory=None if memory is None else str(memory))
-    trained = train_matrix(matrix, config, folder=folder, threads=1, progress=progress or Stopping())
+    trained = train_matrix(matrix, config, folder=folder, threads=1, progress=progress or RunRecorder())
     assert trained is not None
     return trained
 
@@ -213,15 +192,15 @@ def memory_of(matrix: Matrix, groups: tuple[int, int]) -> int:
 @pytest.mark.usefixtures("on_cpu")
 def test_training_with_a_memory_limit_is_planned_once_and_resumed_exactly(planted: Matrix, tmp_path: Path) -> None:
     memory = memory_of(planted, (1, 1))
-    progress = Stopping()
+    progress = RunRecorder()
     whole = train(planted, tmp_path / "whole", memory, progress)
     assert whole.plan.groups is not None
     assert "parameters swapped between device and host memory" in progress.lines[-1]
 
     for number, later in enumerate((memory, None)):
         with pytest.raises(KeyboardInterrupt):
-            train(planted, tmp_path / str(number), memory, Stopping(4))
-        again = Stopping()
+            train(planted, tmp_path / str(number), memory, RunRecorder(4))
+        again = RunRecorder()
         assert bits_of(train(planted, tmp_path / str(number), later, again)) == bits_of(whole)
         assert any(line.startswith("resuming after") for line in again.lines)
         assert ("parameters swapped" in again.lines[-1]) is (later is not None)
@@ -229,7 +208,7 @@ def test_training_with_a_memory_limit_is_planned_once_and_resumed_exactly(plante
 
 @pytest.mark.usefixtures("on_cpu")
 def test_training_without_a_memory_limit_keeps_everything_on_the_device(planted: Matrix, tmp_path: Path) -> None:
-    progress = Stopping()
+    progress = RunRecorder()
     assert train(planted, tmp_path, None, progress).plan.groups is None
     assert progress.lines[-1].endswith("float32 products, float32 parameters")
 
