@@ -20,6 +20,7 @@ from swivel.config import (
 )
 from swivel.errors import ConfigError
 from swivel.runtime.options import RunOptions
+from swivel.storage.checksums import limit_threads
 
 if TYPE_CHECKING:
     from swivel.vectors import Vectors
@@ -120,4 +121,6 @@ def make_options(options: RunOptions | None, **changes: Any) -> RunOptions:
     >>> make_options(RunOptions(threads=2, overwrite=True), threads=1).threads
     1
     """
-    return dataclasses.replace(options or RunOptions(), **given(**changes))
+    options = dataclasses.replace(options or RunOptions(), **given(**changes))
+    limit_threads(options.thread_count)  # of checksums, which are computed where there are no options
+    return options

@@ -12,6 +12,7 @@ from typing import Any
 from swivel.errors import FolderExists, FolderLocked, StorageError, clear_errors
 from swivel.runtime.options import RunOptions
 from swivel.storage import MANIFEST, hold_folder, read_manifest, scratch_folder, sweep_folder
+from swivel.storage.checksums import limit_threads
 from swivel.storage.lock import LOCK, lock_folder
 from swivel.storage.overlap import refuse_overlap
 
@@ -76,6 +77,7 @@ def output_folder(out: str | Path | None, inputs: Iterable[Path | None], options
 
     Raises ConfigError if the result would replace one of them, FolderLocked if another process writes to the folder.
     """
+    limit_threads(options.thread_count)
     path = None if out is None else Path(out)
     if path is not None:
         refuse_overlap([path], inputs)
