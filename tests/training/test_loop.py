@@ -33,7 +33,7 @@ from swivel.training.schedule import block_order, block_starts
 from swivel.training.training_plan import TrainingPlan, estimate_needs, make_plan, wants_sample
 
 CONFIG = TrainConfig(dim=12, block_size=21, epochs=30, backend="cpu", checkpoint_minutes=0)
-BOTH = (CONFIG, replace(CONFIG, zeros="sampled", common=0.1, middle=0.4, share=0.1))
+BOTH = (CONFIG, replace(CONFIG, zeros="sampled", zeros_common=0.1, zeros_middle=0.4, zeros_share=0.1))
 
 
 class Messages(SilentProgress):
@@ -236,7 +236,7 @@ def test_plan_of_another_version_is_rejected(planted: Matrix, tmp_path: Path) ->
 
 
 def test_training_ends_when_the_loss_no_longer_falls(planted: Matrix, tmp_path: Path) -> None:
-    config = replace(CONFIG, end="converged", epochs=None, tolerance=0.05)
+    config = replace(CONFIG, stop="converged", epochs=None, tolerance=0.05)
     trained = train(planted, config, tmp_path)
     means = [loss.mean for loss in trained.history]
 
@@ -250,7 +250,7 @@ def test_training_ends_when_the_loss_no_longer_falls(planted: Matrix, tmp_path: 
 
 
 def test_training_until_convergence_runs_at_most_the_given_epochs(planted: Matrix, tmp_path: Path) -> None:
-    config = replace(CONFIG, end="converged", epochs=3, tolerance=1e-9)
+    config = replace(CONFIG, stop="converged", epochs=3, tolerance=1e-9)
     assert len(train(planted, config, tmp_path).history) == 3
 
 
@@ -437,7 +437,7 @@ def test_dtype_is_chosen_for_the_work_of_a_run(planted: Matrix, monkeypatch: pyt
 
     monkeypatch.setattr(planning, "choose_dtype", choose)
     make_plan(planted, replace(CONFIG, epochs=3))
-    make_plan(planted, replace(CONFIG, epochs=3, zeros="sampled", common=0.1, middle=0.4, share=0.001))
+    make_plan(planted, replace(CONFIG, epochs=3, zeros="sampled", zeros_common=0.1, zeros_middle=0.4, zeros_share=0.001))
     assert seen[0] == 3 * 62**2
     assert 0.2 < seen[1] / seen[0] < 0.9
 

@@ -160,7 +160,7 @@ def _find_or_make_plan(
     earlier_plan = None if checkpoints is None else checkpoints.find_plan()
     if checkpoints is None or earlier_plan is None:
         plan = make_plan(matrix, config, executor.min_block_size)
-        if start is not None and config.epochs is None and config.end == "epochs":
+        if start is not None and config.epochs is None and config.stop == "epochs":
             plan = replace(plan, epochs=fewer_epochs(plan.epochs))
         plan = replace(plan, ranks=config.ranks or executor.ranks)
         check_ranks(plan, executor.ranks)
@@ -266,7 +266,7 @@ class _TrainingRun:
     def is_complete(self) -> bool:
         """Return whether all epochs are done, or the last one lowered the mean loss by less than the tolerance."""
         history = self.state.history
-        if self.config.end == "converged" and len(history) >= 2:
+        if self.config.stop == "converged" and len(history) >= 2:
             before = history[-2].mean
             if before - history[-1].mean < self.config.tolerance * before:
                 return True
@@ -307,7 +307,7 @@ class _TrainingRun:
 
     def learning_rate_after(self, steps: int) -> float:
         """Return the learning rate after a number of steps; it is constant when training until convergence."""
-        if self.config.end == "epochs":
+        if self.config.stop == "epochs":
             return falling_rate(self.config.learning_rate, steps, self.total_steps)
         return self.config.learning_rate
 

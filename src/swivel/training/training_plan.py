@@ -29,7 +29,7 @@ from swivel.training.schedule import (
     is_sorted_enough,
 )
 
-MAX_EPOCHS = 100  # with end="converged"
+MAX_EPOCHS = 100  # with stop="converged"
 # Default share of rows and columns whose zeros are all computed. A GPU computes more cells in tiles faster than it
 # gathers the observed cells that lie between them.
 COMMON = {"cpu": 0.03}
@@ -75,7 +75,7 @@ def make_plan(matrix: Matrix, config: TrainConfig, min_block_size: int = 1) -> T
 
     if config.epochs:
         epochs = config.epochs
-    elif config.end == "converged":
+    elif config.stop == "converged":
         epochs = MAX_EPOCHS
     else:
         epochs = default_epochs(row_blocks, column_blocks, config.updates_per_vector)
@@ -113,10 +113,10 @@ def choose_zeros(matrix: Matrix, config: TrainConfig, device: str, blocks: tuple
     if not wants_sample(config, device, blocks):
         return ZeroSampling()
 
-    common = config.common or COMMON.get(device, COMMON_ON_GPU)
+    common = config.zeros_common or COMMON.get(device, COMMON_ON_GPU)
     if not (is_sorted_enough(matrix.row_sums, common) and is_sorted_enough(matrix.column_sums, common)):
         return ZeroSampling()
-    return ZeroSampling(common, max(config.middle, common), config.share, config.sample_rows)
+    return ZeroSampling(common, max(config.zeros_middle, common), config.zeros_share, config.sample_rows)
 
 
 def wants_sample(config: TrainConfig, device: str, blocks: tuple[int, int]) -> bool:
