@@ -437,7 +437,9 @@ def test_dtype_is_chosen_for_the_work_of_a_run(planted: Matrix, monkeypatch: pyt
 
     monkeypatch.setattr(planning, "choose_dtype", choose)
     make_plan(planted, replace(CONFIG, epochs=3))
-    make_plan(planted, replace(CONFIG, epochs=3, zeros="sampled", zeros_common=0.1, zeros_middle=0.4, zeros_share=0.001))
+    make_plan(
+        planted, replace(CONFIG, epochs=3, zeros="sampled", zeros_common=0.1, zeros_middle=0.4, zeros_share=0.001)
+    )
     assert seen[0] == 3 * 62**2
     assert 0.2 < seen[1] / seen[0] < 0.9
 
