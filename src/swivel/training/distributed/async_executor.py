@@ -67,7 +67,7 @@ class AsyncExecutor(Executor):
     while `run` is active; afterwards the copy in `ServerPool.sides` equals theirs.
     """
 
-    min_block_size = 1024  # about 60 blocks per second can be leased (docs/cluster.md)
+    min_block_size = 1024  # about 60 blocks per second can be leased (experiments/notes.md)
 
     def __init__(self, address: str, config: ClusterConfig) -> None:
         self.config = config
