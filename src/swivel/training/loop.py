@@ -47,7 +47,6 @@ from swivel.training.training_plan import (
     estimate_needs,
     make_plan,
     read_plan,
-    wants_sample,
 )
 
 Array = NDArray[np.float32]
@@ -211,7 +210,7 @@ class _TrainingRun:
         plan = self.plan
         rows, columns = self.matrix.shape
         is_sampled = choose_zeros(self.matrix, self.config, plan.device, self.job.blocks).share < 1
-        if wants_sample(self.config, plan.device, self.job.blocks) and not is_sampled:
+        if self.config.zeros == "sampled" and not is_sampled:
             report("computing all zeros: sampling needs rows and columns sorted by falling frequency")
         reason = ""  # why the CPU was chosen, if the settings leave the device open
         if plan.device == "cpu" and self.config.device == self.config.backend == "auto":
