@@ -91,7 +91,7 @@ def check_fields(config: Any) -> None:
         object.__setattr__(config, field.name, value)
         rule = field.metadata["rule"]
         if not (rule.holds(value) or (value is None and field.default is None)):
-            raise ConfigError(f"{field.name} must be {rule.words}, got {value!r}")
+            raise ConfigError(f"{field.name} must be {rule.words}, got {value!r}", argument=field.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,11 +189,12 @@ class CountConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         if self.window_left + self.window_right == 0:
-            raise ConfigError("left and right are both 0: there is nothing to count")
+            raise ConfigError("left and right are both 0: there is nothing to count", argument=("left", "right"))
         if self.has_bands and self.near >= max(self.window_left, self.window_right):
             raise ConfigError(
                 f"near must be smaller than the window of {max(self.window_left, self.window_right)}, "
-                f"got {self.near}: the far band would be empty; use a larger window, or columns='directional'"
+                f"got {self.near}: the far band would be empty; use a larger window, or columns='directional'",
+                argument=("near", "window"),
             )
 
     @property
@@ -313,7 +314,10 @@ class TrainConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         if self.confidence_base + self.confidence_scale == 0:
-            raise ConfigError("confidence_base and confidence_scale are both 0: no observed cell would count")
+            raise ConfigError(
+                "confidence_base and confidence_scale are both 0: no observed cell would count",
+                argument=("confidence_base", "confidence_scale"),
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -423,7 +427,7 @@ def stage_config(stage: type[Stage], recipe: str = "default", **settings: Any) -
     0.0001
     """
     if recipe not in RECIPES:
-        raise ConfigError(f"recipe must be one of {', '.join(RECIPES)}, got {recipe!r}")
+        raise ConfigError(f"recipe must be one of {', '.join(RECIPES)}, got {recipe!r}", argument="recipe")
     name = next(name for name, kind in STAGES.items() if kind is stage)
     names = {field.name for field in dataclasses.fields(stage)}  # type: ignore[arg-type]
     for setting in settings:

@@ -85,7 +85,10 @@ class Recommender:
         if columns is None or columns.sums is None or self.vectors.row_sums is None:
             raise ConfigError("these vectors have no columns: pass vectors or a folder written by swivel train")
         if self.matrix is not None and not self._has_labels_of(self.matrix):
-            raise ConfigError("matrix has other rows or columns than the vectors: pass the matrix they were trained on")
+            raise ConfigError(
+                "matrix has other rows or columns than the vectors: pass the matrix they were trained on",
+                argument="matrix",
+            )
         return columns, columns.sums
 
     def _has_labels_of(self, matrix: Matrix) -> bool:
@@ -156,7 +159,7 @@ class Recommender:
         where no column is left. `exclude_seen` needs `matrix`.
         """
         if exclude_seen and self.matrix is None:
-            raise ConfigError(NEEDS_MATRIX)
+            raise ConfigError(NEEDS_MATRIX, argument="matrix")
         if rows is None:
             return self.ranking.find_best(self.vectors.rows, count, seen=self._seen if exclude_seen else None)
 
@@ -209,7 +212,9 @@ class Recommender:
         Held-out cells whose row or column has no vector are ignored. Needs `matrix`.
         """
         if self.matrix is None:
-            raise ConfigError("matrix is needed to leave out the cells that were trained with: pass it")
+            raise ConfigError(
+                "matrix is needed to leave out the cells that were trained with: pass it", argument="matrix"
+            )
         row_ids = np.array([self.vectors.vocabulary.ids.get(label, -1) for label in held_out.rows])
         table = self._place_cells(held_out, row_ids, self._seen.shape[0])
         return evaluate_ranking(self.score_rows, table, self._seen, k=k)
@@ -258,7 +263,7 @@ class Recommender:
             if self.matrix is not None:
                 return self._seen[[row_id]]
             if is_needed:
-                raise ConfigError(NEEDS_MATRIX)
+                raise ConfigError(NEEDS_MATRIX, argument="matrix")
             return scipy.sparse.csr_array((1, size))
 
         row = row.to_dict() if hasattr(row, "to_dict") else row  # a Series of pandas

@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from swivel import evaluation
+from swivel.cli.flags import Command, Integer, config_options, refuse_idle_options
 from swivel.cli.main import cli, open_vectors
-from swivel.cli.options import Command, Integer, config_options, refuse_idle_options
-from swivel.cli.recommend import matrix_option, table_options
 from swivel.cli.render import draw_table, show
+from swivel.cli.tables import matrix_option, table_options
 from swivel.cli.terminal import print_result, shown
 from swivel.runtime.options import RunOptions
 

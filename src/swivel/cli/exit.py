@@ -15,7 +15,7 @@ from typing import NoReturn
 
 import click
 
-from swivel.cli.options import Command
+from swivel.cli.flags import Command
 from swivel.cli.terminal import print_message, quote
 
 RESUMES = "run the same command again to resume"

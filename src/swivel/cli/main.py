@@ -13,7 +13,7 @@ import click
 
 from swivel._version import __version__
 from swivel.cli.exit import say_goodbye
-from swivel.cli.options import (
+from swivel.cli.flags import (
     Command,
     Decorator,
     StageOption,
@@ -45,24 +45,24 @@ SECTIONS = {
     "Make vectors": {
         "demo": ("main", "Try this first: train the bundled English words."),
         "run": ("main", "Text to vectors: count and train."),
-        "phrases": ("phrases", "Phrases of a text, such as new_york."),
+        "phrases": ("texts", "Phrases of a text, such as new_york."),
         "count": ("main", "Text to a matrix of counts."),
-        "import": ("matrices", "Counts of other tools to a matrix."),
-        "add": ("matrices", "Add matrices."),
+        "import": ("tables", "Counts of other tools to a matrix."),
+        "add": ("tables", "Add matrices."),
         "train": ("main", "A matrix to vectors."),
         "extend": ("main", "Vectors for new words of new text."),
     },
     "Use them": {
         "nearest": ("main", "The nearest neighbors of words."),
         "analogy": ("main", "A is to B as C is to what?"),
-        "recommend": ("recommend", "The best columns for rows of a table."),
-        "encode": ("encode", "Vectors of texts, one per line."),
-        "explore": ("explore", "Vectors in the browser: neighbors, map."),
-        "export": ("export", "Vectors as any tool's file."),
+        "recommend": ("tables", "The best columns for rows of a table."),
+        "encode": ("texts", "Vectors of texts, one per line."),
+        "explore": ("models", "Vectors in the browser: neighbors, map."),
+        "export": ("models", "Vectors as any tool's file."),
     },
     "Check them": {
         "evaluate": ("evaluate", "Word similarity and analogies; held-out cells."),
-        "compare": ("compare", "Which words differ most between two models."),
+        "compare": ("models", "Which words differ most between two models."),
         "plot": ("plot", "A map of words, and figures of a run."),
     },
     "Files and shell": {
@@ -228,9 +228,8 @@ def train(matrix: str, output: str, options: RunOptions, **settings: Any) -> Non
 def extend(vectors: str, texts: tuple[str, ...], output: str, options: RunOptions, **settings: Any) -> None:
     """Compute vectors for the words of new text that VECTORS lack, without training; known words keep theirs.
 
-    The text is read and counted as that of the training was: no flag is needed for it, and one that differs is refused
-    (older folders do not say how they were counted; they take flags). --min-count, --max-size and --vocabulary say
-    which of the new words are taken.
+    The text is read and counted as that of the training was: no flag is needed for it, and one that differs is refused.
+    --min-count, --max-size and --vocabulary say which of the new words are taken.
 
     TEXT: files (also .gz .bz2 .xz .zst), folders, globs, or - for standard input.
     """
@@ -250,7 +249,7 @@ def demo(output: str | None, options: RunOptions) -> None:
     from swivel.pipeline import demo as sample
 
     result = sample.run_demo(output, options)
-    show(result.to_dict(), lambda: draw_demo(result))
+    show(result, lambda: draw_demo(result))
     keep = f"next: {name_program()} demo -o demo, then {name_program()} explore demo/vectors"
     options.progress.message(next_look(Path(output) / "vectors", "music") if output else keep)
 
@@ -409,7 +408,7 @@ def _describe_error(error: Exception) -> str:
     match error:
         case SwivelError():
             # The texts of the command line are always paths.
-            return translate(str(error).removesuffix(IS_TEXT_HINT))
+            return translate(str(error).removesuffix(IS_TEXT_HINT), error.arguments)
         case MemoryError():
             return "not enough memory; pass a smaller --memory, --max-size or --dim"
         case FileNotFoundError(filename=str(file)):

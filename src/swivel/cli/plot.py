@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from swivel import evaluation
+from swivel.cli.flags import Command, Integer, overwrite_option
 from swivel.cli.main import cli, open_vectors, output_option
-from swivel.cli.options import Command, Integer, overwrite_option
 from swivel.cli.render import show
 from swivel.cli.terminal import print_result
 from swivel.counts import Matrix, open_matrix

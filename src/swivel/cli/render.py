@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,6 @@ import click
 from swivel.cli.terminal import print_json, print_result, quote, shown
 
 if TYPE_CHECKING:
-    from swivel.pipeline.demo import Demo
     from swivel.vectors import Guess, Neighbor
 
 BAR_WIDTH = 20
@@ -53,13 +52,13 @@ def draw_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def draw_neighbors(answers: Mapping[str, Sequence[Neighbor]], guesses: Mapping[str, Guess] | None = None) -> None:
     """Print answers under their questions; a question whose vector was guessed is marked."""
-    for question, found in answers.items():
+    for question, neighbors in answers.items():
         guess = (guesses or {}).get(question)
         mark = f"  (a guess from the spelling; expected cosine {guess.expected_cosine:.2f})" if guess else ""
         print_result(f"{question}{mark}")
-        if not found:
+        if not neighbors:
             print_result("  (no neighbors)")
-        for neighbor in found:
+        for neighbor in neighbors:
             print_result(f"  {neighbor.similarity:6.3f}  {neighbor.token}")
 
 
@@ -88,28 +87,24 @@ def _fact(value: Any) -> str:
     return f"{value:,}" if type(value) is int else str(value)
 
 
-def draw_demo(result: Demo) -> None:
+def draw_demo(result: Mapping[str, Any]) -> None:
     """Print the results of the demonstration."""
-    print_result(
-        "", f"{result.words:,} words, {result.cells:,} observed cells: vectors in {result.seconds:.0f} seconds"
-    )
-    print_result("", "Which words are near?", "")
-    _draw_pairs((word, ", ".join(neighbor.token for neighbor in found)) for word, found in result.neighbors.items())
+    size = f"{result['words']:,} words, {result['cells']:,} observed cells"
+    print_result("", f"{size}: vectors in {result['seconds']:.0f} seconds", "", "Which words are near?", "")
+    for word, neighbors in result["neighbors"].items():
+        print_result(f"{word:>9}  {', '.join(neighbor.token for neighbor in neighbors)}")
+
     print_result("", "And what is missing?", "")
-    _draw_pairs(result.analogies.items(), arrow=" is to ")
+    for question, answer in result["analogies"].items():
+        print_result(f"{question:>34} is to {answer}")
+
     print_result("", "The same with many words, and how often the answer is right:", "")
-    for name, right, asked in [*result.sections, result.total]:
-        share = right / asked
+    _, right, total = zip(*result["sections"], strict=True)
+    for name, correct, questions in [*result["sections"], ("all", sum(right), sum(total))]:
+        share = correct / questions
         bar = "#" * round(BAR_WIDTH * share)
-        print_result(f"  {name:>14}  {bar:.<{BAR_WIDTH}}  {share:4.0%} of {asked:,}")
+        print_result(f"  {name:>14}  {bar:.<{BAR_WIDTH}}  {share:4.0%} of {questions:,}")
     print_result("")
-
-
-def _draw_pairs(pairs: Iterable[tuple[str, str]], arrow: str = "  ") -> None:
-    listed = list(pairs)
-    width = max(len(left) for left, _ in listed) + 2
-    for left, right in listed:
-        print_result(f"{left:>{width}}{arrow}{right}")
 
 
 def next_command(verb: str, path: Path, *words: str) -> str:
@@ -124,7 +119,7 @@ def next_command(verb: str, path: Path, *words: str) -> str:
 def name_program() -> str:
     """Return the name of this program, or its path if the shell would find another program of that name."""
     typed = Path(sys.argv[0])
-    found = shutil.which("swivel")
-    if typed.name != "swivel" or not typed.is_file() or (found and typed.samefile(found)):
+    usual = shutil.which("swivel")
+    if typed.name != "swivel" or not typed.is_file() or (usual and typed.samefile(usual)):
         return "swivel"
     return str(typed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,14 +29,7 @@ Result = TypeVar("Result")
 
 # A token of English text is about 6 bytes long; it takes 4 bytes of scratch space when read and 4 as an id.
 SCRATCH_PER_BYTE = 1.4
-
-
-@dataclass(frozen=True, slots=True)
-class NumberedText:
-    """A text as ids of the words of its vocabulary, in a file."""
-
-    vocabulary: Vocabulary
-    ids: Path
+IDS = "ids.npy"  # the text as ids of its vocabulary, in a scratch folder
 
 
 def count(
@@ -75,11 +67,8 @@ def count(
         Leave out tokens that occur fewer times.
     device
         "auto", "cpu", "cuda", or any device as torch names it.
-    threads, memory, progress
-        Number of threads, bytes of memory (or a text such as "1GiB"), and a receiver of progress events;
-        by default a progress bar for work that takes longer than a second, False for none.
-    options
-        Further run options: `RunOptions`.
+    threads, memory, progress, options
+        Resources and reporting: the first three are fields of `RunOptions`, `options` has the others.
     settings
         Other fields of CorpusConfig, VocabularyConfig and CountConfig.
 
@@ -188,8 +177,10 @@ def _count(
     with scratch_folder(path) as scratch:
         if files_of(texts) is not None:
             _forecast_reading(texts, path, options.progress)
-        text = read_beside_device(number_text, texts, counting, listed, phrases, scratch, options=options, check=check)
-        return count_numbered(text, counting, path, record, options)
+        vocabulary = read_beside_device(
+            number_text, texts, counting, listed, phrases, scratch, options=options, check=check
+        )
+        return count_numbered(vocabulary, scratch, counting, path, record, options)
 
 
 def read_beside_device(
@@ -200,16 +191,14 @@ def read_beside_device(
     options: RunOptions,
     check: Check,
 ) -> Result:
-    """Return `read(texts, counting, *arguments, ...)`, in another process if this one is preparing a GPU for counting.
-
-    `read` is called with the threads, the memory and the progress of the options, and with `check`.
-    """
+    """Return `read(texts, counting, *arguments, ...)`, in another process if this one prepares a GPU for counting."""
     from swivel.corpus import read_in_process
 
-    resources: dict[str, Any] = {"threads": options.thread_count, "memory_bytes": options.memory_bytes}
+    reading: dict[str, Any] = {"threads": options.thread_count, "memory_bytes": options.memory_bytes}
+    reading |= {"progress": options.progress, "check": check}
     if may_use_cuda(counting.count.device):
-        return read_in_process(read, texts, counting, *arguments, progress=options.progress, check=check, **resources)
-    return read(texts, counting, *arguments, progress=options.progress, check=check, **resources)
+        return read_in_process(read, texts, counting, *arguments, **reading)
+    return read(texts, counting, *arguments, **reading)
 
 
 def number_text(
@@ -219,33 +208,24 @@ def number_text(
     phrases: tuple[str, ...] | None,
     scratch: Path,
     *,
-    threads: int,
-    memory_bytes: int,
     progress: Progress,
-    check: Check | None = None,
-) -> NumberedText:
-    """Read texts, choose their vocabulary, and write them as its ids to a file of the folder `scratch`.
+    **reading: Any,
+) -> Vocabulary:
+    """Read texts, choose and return their vocabulary, and write them as its ids to a file of the folder `scratch`.
 
     `listed` are the words of the vocabulary and `phrases` those that are joined, if lists of them were given.
     """
-    encoded = encode_texts(
-        texts,
-        counting.corpus,
-        phrases,
-        scratch,
-        threads=threads,
-        memory_bytes=memory_bytes,
-        progress=progress,
-        check=check,
-    )
-    if phrases is not None:
-        _name_absent_phrases(encoded, progress)
+    encoded = encode_texts(texts, counting.corpus, phrases, scratch, progress=progress, **reading)
+    absent = getattr(encoded, "absent", ())  # phrases of the list that were joined nowhere
+    if phrases is not None and absent:
+        progress.message(f"joined nowhere: {plural(len(absent), 'listed phrase')}, such as {absent[0]!r}")
 
     vocabulary = choose_vocabulary(encoded.types, counting.vocabulary, listed, lowercase=counting.corpus.lowercase)
     unit = counting.corpus.unit
     check_units(encoded.token_count, encoded.unit_count, unit)
     progress.message(describe_text(encoded.token_count, encoded.unit_count, unit, vocabulary))
-    return write_numbered(encoded, vocabulary, counting.count, scratch, threads)
+    write_ids(encoded, vocabulary, counting.count, scratch, reading["threads"])
+    return vocabulary
 
 
 def _forecast_reading(texts: Texts, path: Path, progress: Progress) -> None:
@@ -277,60 +257,43 @@ def encode_texts(
     phrases: Iterable[str] | None,
     scratch: Path,
     *,
-    threads: int,
-    memory_bytes: int,
     progress: Progress,
-    check: Check | None,
+    **reading: Any,
 ) -> EncodedCorpus | JoinedCorpus:
     """Read texts that will be counted, and return them as token numbers, in files of the folder `scratch`.
 
-    Phrases are joined as configured; only those of the list `phrases`, if it is given.
+    Phrases are joined as configured; only those of the list `phrases`, if it is given. `reading` are further arguments
+    of `encode_corpus`.
     """
     from swivel.corpus import encode_corpus
 
-    encoded = encode_corpus(
-        texts, config, scratch=scratch, threads=threads, memory_bytes=memory_bytes, progress=progress, check=check
-    )
+    encoded = encode_corpus(texts, config, scratch=scratch, progress=progress, **reading)
     if config.phrases == "none":
         return encoded
     from swivel.corpus.joined_corpus import join_corpus
 
-    joined = join_corpus(encoded, config, scratch=scratch, threads=threads, phrases=phrases)
+    joined = join_corpus(encoded, config, scratch=scratch, threads=reading["threads"], phrases=phrases)
     progress.message(f"{encoded.token_count - joined.token_count:,} tokens were joined to phrases")
     return joined
 
 
-def write_numbered(
+def write_ids(
     encoded: EncodedCorpus | JoinedCorpus, vocabulary: Vocabulary, config: CountConfig, scratch: Path, threads: int
-) -> NumberedText:
-    """Write a text as ids of a vocabulary to a file of the folder `scratch`."""
-    path = scratch / "ids.npy"
-    encoded.write_ids(vocabulary, keep_gaps=config.oov == "gap", path=path, threads=threads)
-    return NumberedText(vocabulary, path)
-
-
-def _name_absent_phrases(encoded: EncodedCorpus | JoinedCorpus, progress: Progress) -> None:
-    """Print how many phrases of a list were joined nowhere, and one of them."""
-    from swivel.corpus.joined_corpus import JoinedCorpus
-
-    if isinstance(encoded, JoinedCorpus) and encoded.absent:
-        progress.message(
-            f"joined nowhere: {plural(len(encoded.absent), 'listed phrase')}, such as {encoded.absent[0]!r}"
-        )
+) -> None:
+    """Write a text as ids of a vocabulary to a file of the folder `scratch`, for `count_numbered`."""
+    encoded.write_ids(vocabulary, keep_gaps=config.oov == "gap", path=scratch / IDS, threads=threads)
 
 
 def count_numbered(
-    text: NumberedText,
+    vocabulary: Vocabulary,
+    scratch: Path,
     counting: TextCounting,
     path: Path,
     record: Mapping[str, Mapping[str, Any]],
     options: RunOptions,
 ) -> Matrix:
-    """Count the words of a text and return the matrix, which is written to `path`.
-
-    `record` are the inputs and facts that its manifest records.
-    """
+    """Count what `write_ids` wrote; return the matrix, written to `path` with the inputs and facts of `record`."""
     from swivel.counts.cooccurrence import count_tokens
 
     record = {"config": counting.to_dict(), **record}
-    return count_tokens(open_array(text.ids), text.vocabulary, counting.count, path, options, record)
+    return count_tokens(open_array(scratch / IDS), vocabulary, counting.count, path, options, record)

@@ -28,17 +28,15 @@ from swivel.corpus.vocabulary import TokenCounts, Vocabulary, choose_tokens, fro
 from swivel.counts.cooccurrence import column_vocabulary
 from swivel.errors import ConfigError, VocabularyError
 from swivel.pipeline.count import (
-    Check,
-    NumberedText,
     check_device,
     count_numbered,
     encode_texts,
     file_of,
     list_tokens,
     read_beside_device,
-    write_numbered,
+    write_ids,
 )
-from swivel.pipeline.settings import TextCounting, given, settings_of, split_settings
+from swivel.pipeline.settings import TextCounting, check_names, given, settings_of
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Progress, track
@@ -53,7 +51,7 @@ if TYPE_CHECKING:
     from swivel.corpus import Texts
     from swivel.counts import Matrix
 
-COLUMNS = ("symmetric", "directional", "bands", "directional-bands")
+FILE_SETTINGS = ("encoding", "errors")
 VECTORS_PER_STEP = 256  # folded in between two updates of the progress, of each side at most
 
 
@@ -71,13 +69,9 @@ class TrainedModel:
     vectors_config: VectorsConfig
 
 
-@dataclass(frozen=True, slots=True)
-class WordCounts:
-    """New words and their counts with the trained words."""
-
-    words: Vocabulary  # by decreasing count
-    rows: scipy.sparse.csr_array  # counts of the rows of the new words, (n_words, n_trained_columns)
-    columns: scipy.sparse.csr_array  # of their columns, transposed: (n_words * columns_per_row, n_trained_rows)
+# New words by decreasing count; the counts of their rows with trained columns, (n_words, n_trained_columns); those of
+# their columns with trained rows, transposed: (n_words * columns_per_row, n_trained_rows).
+WordCounts = tuple[Vocabulary, scipy.sparse.csr_array, scipy.sparse.csr_array]
 
 
 def extend(
@@ -108,8 +102,8 @@ def extend(
     options
         Threads, memory, progress and overwriting.
     settings
-        Fields of VocabularyConfig, to choose the new words, and of CorpusConfig, to read the new text. Fields of
-        CountConfig must be those of the training; pass them only if an older folder has no record of them.
+        Fields of VocabularyConfig, to choose the new words, `encoding` and `errors` of the new text, and the device.
+        Other fields of CorpusConfig and CountConfig must be those of the training, and can be omitted.
 
     Raises
     ------
@@ -129,7 +123,7 @@ def extend(
     check_libraries("extending")
     options = options or RunOptions()
     trained = _open_trained(vectors)
-    counting = _choose_counting(trained, settings, options.progress)
+    counting = _choose_counting(trained, settings)
 
     texts = find_texts(texts, out)
     listed = list_tokens(vocabulary)
@@ -191,51 +185,27 @@ def _open_trained(vectors: Vectors | str | Path) -> TrainedModel:
     )
 
 
-def _choose_counting(trained: TrainedModel, settings: Mapping[str, Any], progress: Progress) -> TextCounting:
-    """Return the recorded settings of the training, updated with `settings`.
-
-    Older folders have no record of CountConfig. It is then inferred from the names of the columns.
-    """
-    chosen = given(**settings)
-    chosen_count = settings_of(chosen, CountConfig)
-    # Fields of CountConfig are only valid together with the recorded ones, so that only their names are checked here.
-    checked = {**chosen, **dict.fromkeys(chosen_count)}
-    _, vocabulary, _ = split_settings("fast", checked, CorpusConfig, VocabularyConfig, CountConfig)
-
+def _choose_counting(trained: TrainedModel, settings: Mapping[str, Any]) -> TextCounting:
+    """Return the recorded settings of the training with those of the new text; refuse any that change the counts."""
     recorded = trained.vectors.settings
-    corpus = CorpusConfig(**{**recorded.get("corpus", {}), **settings_of(chosen, CorpusConfig)})
-    if "count" not in recorded:
-        count = _guess_counting(trained, chosen_count)
-        progress.message(
-            f"{trained.name} has no record of how its text was counted; assuming {count.columns} columns, window "
-            f"{count.window_left} and {count.window_right}, weight {count.weight}, unit {corpus.unit}; "
-            "pass the settings of the training if they differ"
-        )
-        return TextCounting(corpus, vocabulary, count)
+    if not {"corpus", "count"} <= recorded.keys():
+        raise ConfigError(f"{trained.name}: no record of how its text was counted; pass what swivel run or train wrote")
 
-    count = CountConfig(**{**recorded["count"], **chosen_count})
-    for name in chosen_count.keys() & recorded["count"].keys():
-        if chosen_count[name] != recorded["count"][name]:
+    chosen = given(**settings)
+    check_names(chosen, CorpusConfig, VocabularyConfig, CountConfig)
+    fixed = {**recorded["corpus"], **recorded["count"]}
+    for name, value in chosen.items():
+        # Another kind of file has the same words; a device is not recorded.
+        if name in fixed and name not in FILE_SETTINGS and value != fixed[name]:
             raise ConfigError(
-                f"{name} must be {recorded['count'][name]!r} as in the training of {trained.name}, "
-                f"got {chosen_count[name]!r}; omit {name}"
+                f"{name} must be {fixed[name]!r} as in the training of {trained.name}, got {value!r}; omit {name}",
+                argument=name,
             )
-    return TextCounting(corpus, vocabulary, count)
 
-
-def _guess_counting(trained: TrainedModel, settings: Mapping[str, Any]) -> CountConfig:
-    """Return the first kind of columns whose names match those of the first word, or raise ConfigError."""
-    first = Vocabulary(trained.vectors.vocabulary.tokens[:1], [1])
-    names = trained.columns.vocabulary.tokens[: trained.vectors.columns_per_row]
-
-    for columns in COLUMNS:
-        config = CountConfig(**{"columns": columns, **settings})
-        if (column_vocabulary(first, config) or first).tokens == names:
-            return config
-
-    raise ConfigError(
-        f"{trained.name}: the column names {', '.join(map(repr, names))} do not match these settings; "
-        "pass window, near and columns of the training"
+    return TextCounting(
+        CorpusConfig(**{**recorded["corpus"], **settings_of(chosen, CorpusConfig)}),
+        VocabularyConfig(**settings_of(chosen, VocabularyConfig)),
+        CountConfig(**{**recorded["count"], **settings_of(chosen, CountConfig)}),
     )
 
 
@@ -254,11 +224,11 @@ def _count_words(
     known = trained.vectors.vocabulary
     options = options.fix_memory()
     check = check_device(counting.count)
-    text, words = read_beside_device(
+    words, joint = read_beside_device(
         _number_words, texts, counting, known, listed, scratch, options=options, check=check
     )
-    matrix = count_numbered(text, counting, scratch / "matrix", {}, options)
-    return _select_cells(matrix, known.tokens[: trained.words], words)
+    matrix = count_numbered(joint, scratch, counting, scratch / "matrix", {}, options)
+    return words, *_select_cells(matrix, known.tokens[: trained.words], words)
 
 
 def _number_words(
@@ -268,22 +238,13 @@ def _number_words(
     listed: tuple[str, ...] | None,
     scratch: Path,
     *,
-    threads: int,
-    memory_bytes: int,
     progress: Progress,
-    check: Check | None = None,
-) -> tuple[NumberedText, Vocabulary]:
-    """Read texts, and return them as ids of known and new words, and the new words."""
-    encoded = encode_texts(
-        texts,
-        counting.corpus,
-        [token for token in known.tokens if "_" in token],  # The new text may be too short to find phrases again.
-        scratch,
-        threads=threads,
-        memory_bytes=memory_bytes,
-        progress=progress,
-        check=check,
-    )
+    **reading: Any,
+) -> tuple[Vocabulary, Vocabulary]:
+    """Read texts, write them as ids of known and new words, and return the new words, and all words."""
+    # The new text may be too short to find phrases again, so those that the training found are joined.
+    phrases = [token for token in known.tokens if "_" in token]
+    encoded = encode_texts(texts, counting.corpus, phrases, scratch, progress=progress, **reading)
     if listed is None:
         words = _choose_frequent(encoded.types, known, counting.vocabulary)
     else:
@@ -294,7 +255,8 @@ def _number_words(
     # The known words keep their places in the windows, so that the new words are counted as in training.
     tokens = [*known.tokens, *words.tokens]
     joint = from_list(tokens, encoded.types.of_tokens(tokens))
-    return write_numbered(encoded, joint, counting.count, scratch, threads), words
+    write_ids(encoded, joint, counting.count, scratch, reading["threads"])
+    return words, joint
 
 
 def _choose_frequent(types: TokenCounts, known: Vocabulary, config: VocabularyConfig) -> Vocabulary:
@@ -311,7 +273,8 @@ def _choose_frequent(types: TokenCounts, known: Vocabulary, config: VocabularyCo
         most_common = max(new, key=lambda word: (new[word], word))
         raise VocabularyError(
             f"no new word occurs {config.min_count:,} times or more (the most common one is {most_common!r} with "
-            f"{new[most_common]:,}); pass a smaller min_count"
+            f"{new[most_common]:,}); pass a smaller min_count",
+            argument="min_count",
         )
     return choose_tokens(new, config)
 
@@ -319,20 +282,22 @@ def _choose_frequent(types: TokenCounts, known: Vocabulary, config: VocabularyCo
 def _choose_listed(
     listed: tuple[str, ...], new: Mapping[str, int], known: Vocabulary, progress: Progress
 ) -> Vocabulary:
-    chosen = [word for word in listed if word in new]
+    words = [word for word in listed if word in new]
     absent = [word for word in listed if word not in new and word not in known]
-    if not chosen:
+    if not words:
         raise VocabularyError(f"none of the {len(listed):,} listed words is both new and in the text")
     if absent:
         progress.message(f"{len(absent):,} listed words are not in the text ({absent[0]!r}); they get no vector")
-    return from_list(chosen, new)
+    return from_list(words, new)
 
 
 # Rows, columns and counts of cells, block by block.
 Pieces = list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]]
 
 
-def _select_cells(matrix: Matrix, trained: Sequence[str], words: Vocabulary) -> WordCounts:
+def _select_cells(
+    matrix: Matrix, trained: Sequence[str], words: Vocabulary
+) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array]:
     """Return the cells of new words with trained words, read block by block to limit the memory."""
     parts = matrix.columns_per_row
     old = _find_positions(matrix.rows, trained)
@@ -357,11 +322,8 @@ def _select_cells(matrix: Matrix, trained: Sequence[str], words: Vocabulary) -> 
             at = np.flatnonzero((new[word] >= 0) & (old[row] >= 0))
             as_columns.append((new[word[at]] * parts + part[at], old[row[at]], cells.counts[at]))
 
-    return WordCounts(
-        words,
-        _to_sparse(as_rows, (len(words), len(trained) * parts)),
-        _to_sparse(as_columns, (len(words) * parts, len(trained))),
-    )
+    rows = _to_sparse(as_rows, (len(words), len(trained) * parts))
+    return rows, _to_sparse(as_columns, (len(words) * parts, len(trained)))
 
 
 def _find_positions(joint: Vocabulary, tokens: Sequence[str]) -> NDArray[np.int64]:
@@ -378,6 +340,7 @@ def _to_sparse(pieces: Pieces, shape: tuple[int, int]) -> scipy.sparse.csr_array
 
 def _add_words(trained: TrainedModel, counts: WordCounts, counting: TextCounting, options: RunOptions) -> Vectors:
     """Return the known words followed by the new words, whose rows and columns are folded in."""
+    new_words, row_counts, column_counts = counts
     old = trained.vectors
     words = trained.words
     columns_of_words = words * old.columns_per_row
@@ -386,28 +349,28 @@ def _add_words(trained: TrainedModel, counts: WordCounts, counting: TextCounting
 
     # The loss is symmetric in rows and columns, so columns are folded in like rows.
     new_rows, new_columns = _fold(
-        [(counts.rows, fixed_columns), (counts.columns, fixed_rows)], trained, counting.count.device, options.progress
+        [(row_counts, fixed_columns), (column_counts, fixed_rows)], trained, counting.count.device, options.progress
     )
 
     rows = VectorTable(
-        _join(old.vocabulary, counts.words),
+        _join(old.vocabulary, new_words),
         np.concatenate([old.rows, new_rows]),
-        np.concatenate([trained.row_sums, counts.rows.sum(axis=1)]),
+        np.concatenate([trained.row_sums, row_counts.sum(axis=1)]),
     )
 
     column_names = rows.vocabulary
     if old.columns_per_row > 1:
-        new_names = column_vocabulary(counts.words, counting.count) or counts.words
+        new_names = column_vocabulary(new_words, counting.count) or new_words
         column_names = _join(trained.columns.vocabulary, new_names)
     columns = VectorTable(
         column_names,
         np.concatenate([trained.columns.values, new_columns]),
-        np.concatenate([trained.column_sums, counts.columns.sum(axis=1)]),
+        np.concatenate([trained.column_sums, column_counts.sum(axis=1)]),
     )
 
     combined = None
     if old.vectors is not old.rows:
-        combined = np.concatenate([old.vectors, _combine(trained, counts.words, new_rows, new_columns)])
+        combined = np.concatenate([old.vectors, _combine(trained, new_words, new_rows, new_columns)])
     return Vectors(
         rows,
         columns,

@@ -85,7 +85,7 @@ def train(
     matrix = as_matrix(matrix)
     path = None if out is None else Path(out)
     if path is None and find_rank() is not None:
-        raise ConfigError("ranks that torchrun starts need a folder that all of them see: pass out")
+        raise ConfigError("ranks that torchrun starts need a folder that all of them see: pass out", argument="out")
     if path is not None:
         refuse_overlap([path], [matrix.path, source_of(init)])
 
@@ -218,7 +218,8 @@ def resolve_configs(
         combine = settings.setdefault("combine", "rows")
         if combine != "rows":
             raise ConfigError(
-                f"combine must be rows for a matrix whose columns are not its rows' words, got {combine!r}"
+                f"combine must be rows for a matrix whose columns are not its rows' words, got {combine!r}",
+                argument="combine",
             )
     if recipe != "table":
         return resolve_training(recipe, settings, init)

@@ -120,15 +120,21 @@ def _describe(tuning: Tuning) -> str:
 def check_tunable(matrix: Matrix, recipe: str, settings: Mapping[str, Any], *, has_init: bool) -> None:
     """Raise ConfigError if there is nothing to tune."""
     if not is_table(matrix):
-        raise ConfigError("tune is for tables; this matrix has counts of things of one kind, such as words: omit tune")
+        raise ConfigError(
+            "tune is for tables; this matrix has counts of things of one kind, such as words: omit tune",
+            argument="tune",
+        )
     if recipe != "table":
-        raise ConfigError(f"tune needs the recipe table, got {recipe!r}: omit one of them")
+        raise ConfigError(f"tune needs the recipe table, got {recipe!r}: omit one of them", argument="tune")
     if settings.get("weight_decay") is not None:
-        raise ConfigError("weight_decay is what tune chooses: omit one of them")
+        raise ConfigError("weight_decay is what tune chooses: omit one of them", argument=("weight_decay", "tune"))
     if has_init:
-        raise ConfigError("tune starts from random vectors: omit init or tune")
+        raise ConfigError("tune starts from random vectors: omit init or tune", argument=("tune", "init"))
     if find_rank() is not None:
-        raise ConfigError("tune works in one process, without torchrun: train there with the weight_decay it finds")
+        raise ConfigError(
+            "tune works in one process, without torchrun: train there with the weight_decay it finds",
+            argument=("tune", "weight_decay"),
+        )
 
 
 def _read_tuning(out: Path | None, identity: str, options: RunOptions) -> Tuning:
@@ -168,7 +174,9 @@ class _Search:
             counts = counts[np.sort(rng.choice(counts.shape[0], MAX_ROWS, replace=False))]
         self.train, held_out = split_table(counts, HELD_OUT, seed=config.seed)
         if not held_out.nnz or not self.train.nnz:
-            raise ConfigError(f"tune holds out a tenth of the cells, and this table has only {counts.nnz}: omit tune")
+            raise ConfigError(
+                f"tune holds out a tenth of the cells, and this table has only {counts.nnz}: omit tune", argument="tune"
+            )
 
         rows = np.flatnonzero(np.diff(held_out.indptr))
         is_ranked = np.zeros(counts.shape[0], bool)

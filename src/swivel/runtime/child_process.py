@@ -20,8 +20,8 @@ from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from swivel.errors import SwivelError, first_line
+from swivel.runtime.parallel import take_short_turns
 from swivel.runtime.progress import Progress, SilentProgress, Task, warnings_as_messages
-from swivel.runtime.turns import take_short_turns
 
 Result = TypeVar("Result")
 
@@ -32,7 +32,7 @@ MAIN = (
 )
 
 
-PROGRESS = "progress of this process"  # stands for a `Progress` in the arguments of a call
+PROGRESS = "progress of this process"  # stands for a progress in the arguments of a call
 
 
 def can_start_processes() -> bool:
@@ -42,10 +42,7 @@ def can_start_processes() -> bool:
 
 @contextlib.contextmanager
 def call_in_process(function: Callable[..., Result], *arguments: Any, **keywords: Any) -> Iterator[ChildCall[Result]]:
-    """Start a call in a new process, as `ChildProcess.call` does; the process ends with the block.
-
-    The function has a keyword `progress`, whose events `ChildCall.wait` passes on.
-    """
+    """Start a call in a new process, which ends with the block; the function gets `SentProgress` as `progress`."""
     with ChildProcess() as process:
         yield process.call(function, *arguments, progress=PROGRESS, **keywords)
 
@@ -72,10 +69,7 @@ class ChildProcess:
             self._connection = Connection(here.detach())
 
     def call(self, function: Callable[..., Result], *arguments: Any, **keywords: Any) -> ChildCall[Result]:
-        """Start a call and return a handle to its result, which must be waited for before the next one is.
-
-        The function and what it takes and returns must be picklable.
-        """
+        """Start a call with picklable arguments; its result must be waited for before that of the next call."""
         with contextlib.suppress(OSError):  # A process that has ended already is reported by `wait`.
             self._connection.send((function, arguments, keywords))
         return ChildCall(self._process, self._connection)
@@ -100,8 +94,16 @@ class ChildCall(Generic[Result]):
         self._process = process
         self._connection = connection
 
-    def wait(self, progress: Progress, check: Callable[[], None] | None = None) -> Result:
-        """Return the result, or raise the error of the function; `check` is called after every event of progress."""
+    def wait(
+        self,
+        progress: Progress,
+        check: Callable[[], None] | None = None,
+        receive: Callable[[Any], None] | None = None,
+    ) -> Result:
+        """Return the result, or raise the error of the function.
+
+        `check` is called after every event, `receive` with the values that the function sends before its result.
+        """
         tasks: dict[int, Task] = {}  # that have begun and not ended
         try:
             while True:
@@ -116,6 +118,8 @@ class ChildCall(Generic[Result]):
                         progress.end(tasks.pop(values[0]))
                     case "message":
                         progress.message(*values)
+                    case "value" if receive is not None:
+                        receive(*values)
                     case "error":
                         raise values[0]
                     case "result":
@@ -151,7 +155,7 @@ def serve_calls(descriptor: int) -> None:
     while True:
         call = calls.get()
         try:
-            with warnings_as_messages(_SentProgress(connection)):
+            with warnings_as_messages(SentProgress(connection)):
                 result = call()
         except Exception as error:
             connection.send(("error", _as_sendable(error)))
@@ -171,7 +175,7 @@ def _receive_calls(connection: Connection, calls: SimpleQueue[Callable[[], Any]]
             continue
 
         if keywords.get("progress") == PROGRESS:
-            keywords["progress"] = _SentProgress(connection)
+            keywords["progress"] = SentProgress(connection)
         calls.put(partial(function, *arguments, **keywords))
 
 
@@ -189,8 +193,8 @@ def _as_sendable(error: Exception) -> Exception:
     return SwivelError(f"{type(error).__name__}: {first_line(error)}")
 
 
-class _SentProgress(SilentProgress):
-    """Progress that is sent to the parent process."""
+class SentProgress(SilentProgress):
+    """Progress, and values before the result, that are sent to the parent process."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -210,6 +214,10 @@ class _SentProgress(SilentProgress):
     def message(self, text: str) -> None:
         """Send the event."""
         self._connection.send(("message", text))
+
+    def send(self, value: Any) -> None:
+        """Send a value that the parent receives before the result, such as a draft of it."""
+        self._connection.send(("value", value))
 
 
 class _SentTask(Task):

@@ -23,6 +23,7 @@ MIN_FREE_DISK = 0.7  # Estimates of disk are rough: a job is refused only if les
 # pyarrow take less than numba.
 NUMBA_MEMORY, NUMBA_SPACE = 150 << 20, 800 << 20
 TORCH_MEMORY, TORCH_SPACE = 276 << 20, 1_400 << 20  # with numba
+ADVISED = ("dim", "max_size", "min_count")  # arguments that `ResourceEstimate.advice` may name
 _JOBS_WITH_TORCH = ("training", "extending")
 
 
@@ -62,7 +63,8 @@ class ResourceEstimate:
         if self.disk_bytes * MIN_FREE_DISK > free:
             raise StorageError(
                 f"{path}: {self.what} needs about {format_bytes(self.disk_bytes)} of disk, but {format_bytes(free)} "
-                f"are free; choose another disk, or {self.advice}"
+                f"are free; choose another disk, or {self.advice}",
+                argument=ADVISED,
             )
 
         space = free_address_space()
@@ -70,13 +72,15 @@ class ResourceEstimate:
             raise MemoryBudgetError(
                 f"{self.what} needs about {format_bytes(self.memory_bytes + self.mapped_bytes)} of address space, but "
                 f"{format_bytes(space)} remain in the limit of this process (ulimit -v, -d); raise the limit, or "
-                f"{self.advice}"
+                f"{self.advice}",
+                argument=ADVISED,
             )
 
         free = free_memory()
         if self.memory_bytes > free:
             raise MemoryBudgetError(
-                f"{self.what} needs {self}, but {format_bytes(free)} of memory are free; {self.advice}"
+                f"{self.what} needs {self}, but {format_bytes(free)} of memory are free; {self.advice}",
+                argument=ADVISED,
             )
 
 

@@ -85,12 +85,15 @@ class RunOptions:
         object.__setattr__(self, "progress", choose_progress(self.progress))  # True and False are accepted, too.
 
         if self.threads is not None and not _THREADS.holds(self.threads):
-            raise ConfigError(f"threads must be {_THREADS.words}, got {self.threads!r}")
+            raise ConfigError(f"threads must be {_THREADS.words}, got {self.threads!r}", argument="threads")
 
         if isinstance(self.memory, str):
             parse_bytes(self.memory)  # Report a malformed value now, not after the text was read.
         elif self.memory is not None and not POSITIVE_INT.holds(self.memory):
-            raise ConfigError(f"memory must be {POSITIVE_INT.words} or a string such as '1GiB', got {self.memory!r}")
+            raise ConfigError(
+                f"memory must be {POSITIVE_INT.words} or a string such as '1GiB', got {self.memory!r}",
+                argument="memory",
+            )
 
     @property
     def thread_count(self) -> int:

@@ -100,7 +100,7 @@ def _check_address(address: str) -> None:
 
     host, colon, port = address.rpartition(":")
     if not colon or not host or "/" in host or not is_integer(port):
-        raise ConfigError(f"ray must be local, auto or HOST:PORT, got {address!r}")
+        raise ConfigError(f"ray must be local, auto or HOST:PORT, got {address!r}", argument="ray")
 
     try:
         with socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS) as connection:

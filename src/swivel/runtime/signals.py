@@ -6,7 +6,6 @@ ended after a few seconds (`leave_in_time`); its files are then in the state tha
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import socket
@@ -217,15 +216,3 @@ def _leave_after_signal(watcher_end: socket.socket, farewell: Callable[[int], No
         farewell(number)
     finally:
         os._exit(128 + number)
-
-
-def exit_with_parent() -> None:
-    """Let this child process exit as soon as its parent has ended, even if the parent was killed."""
-    parent = multiprocessing.parent_process()
-
-    def wait() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()

@@ -86,17 +86,14 @@ def seal(fields: Mapping[str, Any]) -> bytes:
 
 
 def unseal(data: bytes) -> dict[str, Any]:
-    """Return the fields of a JSON object written by `seal`, or raise ValueError if it was changed.
-
-    An object without a checksum was written by an older version and is accepted.
-    """
+    """Return the fields of a JSON object written by `seal`, or raise ValueError if it was changed."""
     fields = json.loads(data.decode("utf-8"))
     if not isinstance(fields, dict):
         raise ValueError("not a JSON object")
 
     expected = fields.pop("checksum", None)
     body = data.rpartition(_CHECKSUM_FIELD.encode())[0]
-    if expected is not None and expected != hashlib.sha256(body).hexdigest():
+    if expected != hashlib.sha256(body).hexdigest():
         raise ValueError("its content does not match its checksum")
 
     return fields
@@ -216,9 +213,8 @@ class Folder:
                 continue
 
             with self.reading(name) as file:
-                expected = self.manifest.parts[name].sha256
-                digest = digest_file(file, expected)
-            if digest != expected:
+                digest = digest_file(file)
+            if digest != self.manifest.parts[name].sha256:
                 problem = f"{self.path / name}: checksum differs from the manifest"
                 raise describe_damage(self.path, self.manifest, problem)
             self._checked.add(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, get_args, get_type_hints
 
 import click
@@ -30,7 +30,7 @@ GROUP_OF = {config: name for name, config in STAGES.items()} | {ClusterConfig: "
 # Settings of the stages that --help shows; --help-all shows the others, too.
 COMMON = {"tokenizer", "min_count", "window", "dim", "epochs", "seed", "device"}
 ALWAYS_USED = {"quiet", "json", "traceback"}  # flags of every command
-_SHOWS_ALL = "swivel.cli.shows_all"
+_SHOWS_ALL = "swivel.cli.shows_all"  # a key of click's context
 
 
 class StageOption(click.Option):
@@ -56,16 +56,12 @@ class Command(click.Command):
             StageOption(["--json"], group="output", is_flag=True, help="print the result as JSON"),
             StageOption(["--traceback"], group="output", is_flag=True, expose_value=False, help=traceback_text),
         ]
-        if rare := sum(not getattr(parameter, "is_common", True) for parameter in self.params):
+        rare = sum(not getattr(parameter, "is_common", True) for parameter in self.params)
+        if rare:
+            text = f"Show {rare} more options, too."
+            flag = ["--help-all"]
             self.params.append(
-                click.Option(
-                    ["--help-all"],
-                    is_flag=True,
-                    is_eager=True,
-                    expose_value=False,
-                    callback=_show_all,
-                    help=f"Show {rare} more options, too.",
-                )
+                click.Option(flag, is_flag=True, is_eager=True, expose_value=False, callback=_show_all, help=text)
             )
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -130,15 +126,13 @@ def take_options(arguments: Mapping[str, Any]) -> tuple[RunOptions, dict[str, An
 
 
 def _choose_progress(*, quiet: bool, tensorboard: str | None) -> Progress:
-    from swivel.cli.progress_bars import CommandProgress
-
-    progress = CommandProgress() if is_leading() and not quiet else SILENT
-    if tensorboard is None or not is_leading():
-        return progress
-
+    from swivel.cli.terminal import CommandProgress  # which imports this module
     from swivel.runtime.tensorboard import TensorboardProgress
 
-    return TensorboardProgress(tensorboard, progress)
+    if not is_leading():
+        return SILENT
+    progress = SILENT if quiet else CommandProgress()
+    return progress if tensorboard is None else TensorboardProgress(tensorboard, progress)
 
 
 class StrictNumber(click.ParamType[Any]):
@@ -153,13 +147,6 @@ class StrictNumber(click.ParamType[Any]):
 
 class Integer(StrictNumber, click.types.IntParamType):
     """An integer."""
-
-
-class PositiveInteger(StrictNumber, click.IntRange):
-    """An integer of at least 1."""
-
-    def __init__(self) -> None:
-        super().__init__(1)
 
 
 class Decimal(StrictNumber, click.types.FloatParamType):
@@ -276,47 +263,32 @@ ray_option = _option(
 cluster_options = combine(ray_option, config_options(ClusterConfig))
 
 
-def translate(message: str) -> str:
-    """Return a message with the flags of the running command in place of Python arguments."""
-    return message if Command.running is None else name_flags(message, Command.running.command)
+def translate(message: str, arguments: Iterable[str] = ()) -> str:
+    """Return a message with the flags of the running command in place of `name=value` and of the named arguments."""
+    return message if Command.running is None else name_flags(message, arguments, Command.running.command)
 
 
-def name_flags(message: str, command: click.Command) -> str:
-    """Return an error message with the flags of a command in place of the Python arguments.
+def name_flags(message: str, arguments: Iterable[str], command: click.Command) -> str:
+    """Return a message with the flags of a command in place of `name=value` and of the named arguments.
 
-    Arguments are recognized as `name=value`, by an underscore, at the start of a message about them, and after a verb
-    such as "pass".
-
-    >>> options = [click.Option([flag]) for flag in ("--dim", "--left", "--memory", "--min-count", "--right")]
-    >>> command = click.Command("run", params=options)
-    >>> name_flags("left and right are both 0", command)
-    '--left and --right are both 0'
-    >>> name_flags("lower min_count, or pass a smaller memory or dim=50", command)
-    'lower --min-count, or pass a smaller --memory or --dim 50'
+    >>> command = click.Command("run", params=[click.Option(["--dim"]), click.Option(["--min-count"])])
+    >>> name_flags("lower min_count, or pass a smaller dim, such as dim=50", ["min_count", "dim"], command)
+    'lower --min-count, or pass a smaller --dim, such as --dim 50'
     """
     options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
     own_flags = {str(option.name): max(option.opts, key=len) for option in options}
     flags = {name: flag_of(name) for name in SETTINGS} | {"out": "--output"} | own_flags
 
-    # A part of a path and a value in quotes are no arguments. Words without an underscore are only arguments if the
-    # command has such a flag: "a number without an end" does not mean --end.
-    before = r"(?<![\w./'\"-])"
-    after = r"(?![\w/'\"-]|\.\w)"
-    name = rf"{before}(?:{'|'.join(own_flags)}){after}"
-    size = "(?:an? |another )?(?:larger |smaller )?"
-    several = rf"{size}{name}(?:,? (?:and |or )?{size}{name})*"
-
-    def flag_with_value(found: re.Match[str]) -> str:
-        flag = flags[found["name"]]
-        value = found["value"].strip("'\"")
+    def flag_with_value(match: re.Match[str]) -> str:
+        flag = flags[match["name"]]
+        value = match["value"].strip("'\"")
         return {"True": flag, "False": "--no-" + flag[2:]}.get(value, f"{flag} {value}")
 
-    def flags_of_names(found: re.Match[str]) -> str:
-        return re.sub(name, lambda inner: flags[inner[0]], found[0])
-
+    # A part of a path and a word in quotes are no arguments.
+    before = r"(?<![\w./'\"-])"
+    after = r"(?![\w/'\"-]|\.\w)"
     message = re.sub(r"options=RunOptions\((.*?)\)", r"\1", message)
     message = re.sub(rf"{before}(?P<name>{'|'.join(flags)})=(?P<value>'[^']*'|[\w.-]+)", flag_with_value, message)
-    message = re.sub(rf"^{several}(?= (?:must|has|have|are|applies)\b)", flags_of_names, message)
-    message = re.sub(rf"\b(?:pass|omit|use|like|without) {several}(?! that\b)", flags_of_names, message)
-    with_underscore = "|".join(name for name in flags if "_" in name)
-    return re.sub(rf"{before}(?:{with_underscore}){after}", lambda found: flags[found[0]], message)
+    for name in flags.keys() & set(arguments):
+        message = re.sub(before + name + after, flags[name], message)
+    return message
