@@ -56,6 +56,7 @@ class Command(click.Command):
             StageOption(["--json"], group="output", is_flag=True, help="print the result as JSON"),
             StageOption(["--traceback"], group="output", is_flag=True, expose_value=False, help=traceback_text),
         ]
+        # What most users never need is hidden, so that the help fits on a screen.
         rare = sum(not getattr(parameter, "is_common", True) for parameter in self.params)
         if rare:
             text = f"Show {rare} more options, too."
@@ -66,6 +67,7 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Call the function of the command."""
+        # Set before anything can fail: messages about the end of the command need it.
         Command.running = ctx
         options, settings = take_options(ctx.params)
         with warnings_as_messages(options.progress):
@@ -101,16 +103,17 @@ def refuse_idle_options(is_idle: Callable[[str], bool], *, where: str) -> None:
         name = str(parameter.name)
         is_given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
         if is_given and name not in ALWAYS_USED and is_idle(name):
-            shown = parameter.get_error_hint(ctx)
+            hint = parameter.get_error_hint(ctx)
             if isinstance(parameter, click.Argument):
-                shown = parameter.make_metavar(ctx).strip("[].")
-            raise ConfigError(f"{shown} has no effect {where}; leave it out")
+                hint = parameter.make_metavar(ctx).strip("[].")
+            raise ConfigError(f"{hint} has no effect {where}; leave it out")
 
 
 def take_options(arguments: Mapping[str, Any]) -> tuple[RunOptions, dict[str, Any]]:
     """Separate the run options of a command from its other arguments."""
     rest = dict(arguments)
     del rest["json"]  # read by `render.show`
+    # Commands that cannot run on a cluster lack its flags.
     cluster_names = [field.name for field in dataclasses.fields(ClusterConfig) if field.name in rest]
 
     options = RunOptions(
@@ -205,6 +208,7 @@ def _field_option(config: type[Any], field: dataclasses.Field[Any]) -> Decorator
 
 def _help(stage: str, field: dataclasses.Field[Any]) -> str:
     """Return the help text with the default, or with the value of each recipe if they differ."""
+    # A default that depends on the recipe is shown for each of them.
     values = {name: recipe.get(stage, {}).get(field.name, field.default) for name, recipe in RECIPES.items()}
     text = str(field.metadata["help"])
     if len({repr(value) for value in values.values()}) > 1:
@@ -213,16 +217,12 @@ def _help(stage: str, field: dataclasses.Field[Any]) -> str:
 
 
 def _shown(value: Any) -> str:
-    match value:
-        case None:
-            return "auto"
-        case bool():
-            return "yes" if value else "no"
-        case _:
-            return str(value)
+    words = {"None": "auto", "True": "yes", "False": "no"}
+    return words.get(str(value), str(value))
 
 
-def _option(group: str, flag: str, help: str, **keywords: Any) -> Decorator:
+def group_option(group: str, flag: str, help: str, **keywords: Any) -> Decorator:
+    """Return an option in a group of the help."""
     return click.option(flag, cls=StageOption, group=group, help=help, **keywords)
 
 
@@ -231,11 +231,11 @@ def count_option(help: str = "how many", default: int = 10) -> Decorator:
     return click.option("-n", "--count", type=Integer(), default=default, show_default=True, help=help)
 
 
-overwrite_option = _option("machine", "--overwrite", "replace finished results", is_flag=True)
-threads_option = _option("machine", "--threads", "threads to use  [default: all cores]", type=Integer())
+overwrite_option = group_option("machine", "--overwrite", "replace finished results", is_flag=True)
+threads_option = group_option("machine", "--threads", "threads to use  [default: all cores]", type=Integer())
 resource_options = combine(
     threads_option,
-    _option(
+    group_option(
         "machine",
         "--memory",
         "memory limit for counting, such as 1GiB  [default: half of the free memory]",
@@ -244,16 +244,16 @@ resource_options = combine(
     overwrite_option,
 )
 watching_options = combine(
-    _option(
+    group_option(
         "output",
         "--tensorboard",
         "write curves for `tensorboard --logdir DIR` while training",
         metavar="DIR",
         is_common=False,
     ),
-    _option("output", "--no-report", "do not write report.html", is_flag=True, is_common=False),
+    group_option("output", "--no-report", "do not write report.html", is_flag=True, is_common=False),
 )
-ray_option = _option(
+ray_option = group_option(
     "machine",
     "--ray",
     "run on a Ray cluster: local (start one on this machine), auto (a running one) or HOST:PORT",
@@ -275,6 +275,7 @@ def name_flags(message: str, arguments: Iterable[str], command: click.Command) -
     >>> name_flags("lower min_count, or pass a smaller dim, such as dim=50", ["min_count", "dim"], command)
     'lower --min-count, or pass a smaller --dim, such as --dim 50'
     """
+    # The flags of the command come last: they win where a setting has another name there.
     options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
     own_flags = {str(option.name): max(option.opts, key=len) for option in options}
     flags = {name: flag_of(name) for name in SETTINGS} | {"out": "--output"} | own_flags

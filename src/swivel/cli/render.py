@@ -36,6 +36,7 @@ def show(data: Any, draw: Callable[[], None]) -> None:
 
 def align_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the lines of a table: the first column to the left, the others, which are numbers, to the right."""
+    # Widths are those of the escaped cells: a control character would shift the columns.
     rows = [list(map(shown, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     lines = []
@@ -74,16 +75,17 @@ def draw_facts(data: Mapping[str, Any], indent: str = "") -> None:
 
 def _fact(value: Any) -> str:
     """Return one fact as text; of a long list of records (the losses), only the first and the last."""
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {_fact(inner)}" for name, inner in value.items())
-    if isinstance(value, list) and value and isinstance(value[0], dict):
-        return f"{_fact(value[0])} at first; {_fact(value[-1])} after {len(value)}"
-    if isinstance(value, list):
-        return ", ".join(map(_fact, value))
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        return f"{value:.4g}"
+    match value:
+        case None:
+            return "-"
+        case dict():
+            return ", ".join(f"{name} {_fact(inner)}" for name, inner in value.items())
+        case [dict(), *_]:
+            return f"{_fact(value[0])} at first; {_fact(value[-1])} after {len(value)}"
+        case list():
+            return ", ".join(map(_fact, value))
+        case float():
+            return f"{value:.4g}"
     return f"{value:,}" if type(value) is int else str(value)
 
 
@@ -118,6 +120,7 @@ def next_command(verb: str, path: Path, *words: str) -> str:
 
 def name_program() -> str:
     """Return the name of this program, or its path if the shell would find another program of that name."""
+    # In a virtual environment that is not activated, only the path of the program works.
     typed = Path(sys.argv[0])
     usual = shutil.which("swivel")
     if typed.name != "swivel" or not typed.is_file() or (usual and typed.samefile(usual)):

@@ -98,6 +98,7 @@ def recommend(
     """
     if source is None:
         refuse_idle_options(lambda name: name in ("fields", "header"), where="without --for")
+    # Importing the recommender loads numba, which ends the process without a word if memory is too small.
     check_libraries("recommending")
     from swivel.counts.importers import import_counts
     from swivel.recommender import Recommender

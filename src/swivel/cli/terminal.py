@@ -38,20 +38,16 @@ def shown(text: str) -> str:
 
 def print_result(*lines: str) -> None:
     """Print lines of the result."""
+    # click would remove what looks like a color, also from data in a pipe.
     for line in lines:
-        _write_line(shown(line))
-
-
-def _write_line(line: str) -> None:
-    """Write a line of the result; click would remove what looks like a color, also from data in a pipe."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+        sys.stdout.write(shown(line) + "\n")
+        sys.stdout.flush()
 
 
 def print_json(data: Any) -> None:
     """Print the result as one line of JSON, in which control characters are JSON's own escapes."""
     text = json.dumps(data, ensure_ascii=False)
-    _write_line(CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+    print_result(CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
 
 
 def print_message(line: str) -> None:
@@ -97,12 +93,12 @@ class _StandardStream(io.RawIOBase):
 def protect_streams() -> None:
     """Make messages that cannot be written no reason to end a job, and a lost result a clear error.
 
-    This holds for streams that are closed, full, or whose reader has ended. Words that the encoding does not have are
-    printed as escapes.
+    This holds for streams that are closed, full, or whose reader has ended.
     """
     for number in (0, 1, 2):
         _fill_closed(number)
 
+    # A library may print, too: it must not get an exception for its message.
     sys.stdout = _wrap(sys.stdout, 1, has_results=True)
     sys.stderr = _wrap(sys.stderr, 2, has_results=False)
     if sys.stdin is None:
@@ -127,7 +123,7 @@ def _wrap(stream: Any, number: int, *, has_results: bool) -> io.TextIOWrapper:
     return io.TextIOWrapper(
         io.BufferedWriter(_StandardStream(raw, has_results=has_results)),
         encoding=getattr(stream, "encoding", None),
-        errors="backslashreplace",
+        errors="backslashreplace",  # words that the encoding does not have
         line_buffering=True,
     )
 
@@ -150,6 +146,7 @@ class LogLines:
         self._done += amount
         self._note = note or self._note
         now = self._clock()
+        # The speed is that since the last line: a job is slow at first, while kernels are compiled.
         seconds = now - self._printed_at
         if seconds >= SECONDS_PER_LINE:
             speed = (self._done - self._done_before) / seconds
@@ -177,6 +174,7 @@ class CommandProgress(BarProgress):
     def message(self, text: str) -> None:
         """Print a message, above the bars."""
         text = translate(text)
+        # A line that is printed beside a bar would be drawn over.
         if self._display is not None:
             self._display.console.print(escape_controls(text), markup=False, highlight=False)
         else:

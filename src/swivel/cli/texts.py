@@ -56,21 +56,22 @@ def phrases(
     """
     check_libraries("finding phrases")
     from swivel.corpus import find_texts, local_files
-    from swivel.pipeline.phrases import find_phrases
+    from swivel.pipeline.count import find_phrases
     from swivel.vectors.search import check_count
 
+    # Mistakes are reported before the text is read.
     check_count(count)
     files = find_texts(text_arguments(texts, output))
     if output:
         check_output_file(Path(output), local_files(files), overwrite=options.overwrite)
 
-    found = find_phrases(files, options=options, phrases=score, **settings)
+    phrase_list = find_phrases(files, options=options, phrases=score, **settings)
     if output:
-        write_file(Path(output), "".join(f"{phrase.token}\n" for phrase in found).encode())
+        write_file(Path(output), "".join(f"{phrase.token}\n" for phrase in phrase_list).encode())
 
-    rows = [(phrase.token, f"{phrase.occurrences:,}", f"{phrase.score:.4g}") for phrase in found[:count]]
-    data = [phrase._asdict() for phrase in found]
-    show(data, lambda: draw_table((f"phrase (of {len(found):,})", "count", "score"), rows))
+    rows = [(phrase.token, f"{phrase.occurrences:,}", f"{phrase.score:.4g}") for phrase in phrase_list[:count]]
+    data = [phrase._asdict() for phrase in phrase_list]
+    show(data, lambda: draw_table((f"phrase (of {len(phrase_list):,})", "count", "score"), rows))
 
 
 @cli.command(cls=Command)
@@ -120,13 +121,14 @@ def encode(
     from swivel.corpus.streams import read_lines
 
     path = Path(output)
+    # Before the text is read, which may take long.
     check_output_file(path, [Path(vectors), Path(file)], overwrite=options.overwrite)
     if path.suffix != ".npy":
         raise ConfigError(f"{path}: the array is written as .npy; use this suffix")
 
-    opened = open_vectors(vectors)
-    config = dataclasses.replace(find_tokenizer(opened), **given(encoding=encoding, errors=errors))
-    encoded = opened.encode(
+    model = open_vectors(vectors)
+    config = dataclasses.replace(find_tokenizer(model), **given(encoding=encoding, errors=errors))
+    encoded = model.encode(
         read_lines(file, config),
         smoothing=smoothing,
         components=components,
@@ -134,6 +136,7 @@ def encode(
         normalize=normalize,
         threads=options.thread_count,
     )
+    # Usually the vectors are of another language, or lower-cased and the text is not.
     if len(encoded) and not encoded.any():
         options.progress.message(f"warning: no word of {file} is in the vocabulary, so all vectors are zero")
     with create_file(path) as stream:

@@ -58,14 +58,15 @@ def unpack_cells(data: bytes, size: int) -> tuple[NDArray[np.int64], NDArray[np.
     cells = size * (size + 1) // 2
     raw = np.frombuffer(lzma.decompress(data), np.uint8)
 
+    # The bits of all cells come first, then one byte for each bit that is set.
     bits = -(-cells // 8)
-    seen = np.flatnonzero(np.unpackbits(raw[:bits], count=cells))
-    if len(seen) != len(raw) - bits:
+    observed = np.flatnonzero(np.unpackbits(raw[:bits], count=cells))
+    if len(observed) != len(raw) - bits:
         raise DamagedFolder(f"data/{CELLS}: not what {WORDS} says; install the package again")
 
     starts = np.concatenate([[0], np.cumsum(np.arange(size, 0, -1))])  # of the rows in the triangle
-    rows = np.repeat(np.arange(size), np.diff(np.searchsorted(seen, starts)))
-    return rows, seen - starts[rows] + rows, np.exp2((raw[bits:].astype(np.float64) + SMALLEST) / STEPS_PER_OCTAVE)
+    rows = np.repeat(np.arange(size), np.diff(np.searchsorted(observed, starts)))
+    return rows, observed - starts[rows] + rows, np.exp2((raw[bits:].astype(np.float64) + SMALLEST) / STEPS_PER_OCTAVE)
 
 
 def open_sample(out: str | Path | None = None, *, options: RunOptions | None = None) -> Matrix:
@@ -77,9 +78,9 @@ def open_sample(out: str | Path | None = None, *, options: RunOptions | None = N
     """
     options = options or RunOptions()
     data = files("swivel") / "data"
-    packed = (data / CELLS).read_bytes()
+    packed_cells = (data / CELLS).read_bytes()
     words = Vocabulary.from_lines((data / WORDS).read_text(encoding="utf-8").splitlines())
-    provenance = {"config": {}, "inputs": {CELLS: hashlib.sha256(packed).hexdigest()[:16]}}
+    provenance = {"config": {}, "inputs": {CELLS: hashlib.sha256(packed_cells).hexdigest()[:16]}}
 
     with output_folder(out, [], options) as output:
         if output.path is not None and output.has_result("matrix", provenance):
@@ -96,7 +97,7 @@ def open_sample(out: str | Path | None = None, *, options: RunOptions | None = N
         )
 
         with builder:
-            rows, columns, counts = unpack_cells(packed, len(words))
+            rows, columns, counts = unpack_cells(packed_cells, len(words))
             units = to_units(counts, UNIT)
             builder.add(rows, columns, units)
 
@@ -109,8 +110,9 @@ def open_sample(out: str | Path | None = None, *, options: RunOptions | None = N
 def run_demo(out: str | Path | None, options: RunOptions) -> dict[str, Any]:
     """Train the bundled matrix, and return neighbors, analogies, and how many questions were answered rightly."""
     folder = None if out is None else Path(out)
-    check_libraries("training")
+    check_libraries("training", needs_torch=True)
     watch = Stopwatch(options.progress)
+    # The report comes after both stages, so that it has the times of both.
     timed = dataclasses.replace(options, progress=watch, report=False)
     matrix = open_sample(folder and folder / "matrix", options=timed)
     vectors = train(matrix, folder and folder / "vectors", recipe="fast", options=timed, **SETTINGS)

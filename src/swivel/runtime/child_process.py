@@ -7,6 +7,7 @@ the time. A process has an interpreter of its own.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import pickle
 import socket
@@ -52,12 +53,10 @@ class ProcessEnded(SwivelError):
 
 
 class ChildProcess:
-    """A Python process that calls functions for this one, one after the other.
-
-    It ends with the block, with `close`, or if this process ends, however that happens.
-    """
+    """A Python process that calls functions for this one, in order; it ends with the block, or with this process."""
 
     def __init__(self) -> None:
+        # The child ends when its end of this pair is closed, even if this process is killed.
         here, there = socket.socketpair()
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
@@ -74,17 +73,13 @@ class ChildProcess:
             self._connection.send((function, arguments, keywords))
         return ChildCall(self._process, self._connection)
 
-    def close(self) -> None:
-        """End the process."""
-        self._process.kill()
-        self._process.wait()
-        self._connection.close()
-
     def __enter__(self) -> ChildProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._process.kill()
+        self._process.wait()
+        self._connection.close()
 
 
 class ChildCall(Generic[Result]):
@@ -150,6 +145,7 @@ def serve_calls(descriptor: int) -> None:
     take_short_turns()
     connection = Connection(descriptor)
     calls: SimpleQueue[Callable[[], Any]] = SimpleQueue()
+    # A thread of its own notices the end of the parent while a call is running.
     threading.Thread(target=_receive_calls, args=(connection, calls), daemon=True).start()
 
     while True:
@@ -185,11 +181,9 @@ def _fail(error: Exception) -> None:
 
 def _as_sendable(error: Exception) -> Exception:
     """Return an error that is the same in another process, or a SwivelError with its message."""
-    try:
+    with contextlib.suppress(Exception):  # Errors of libraries may need other arguments than their message.
         if type(pickle.loads(pickle.dumps(error))) is type(error):
             return error
-    except Exception:
-        pass  # Errors of libraries may need other arguments than their message.
     return SwivelError(f"{type(error).__name__}: {first_line(error)}")
 
 
@@ -198,13 +192,13 @@ class SentProgress(SilentProgress):
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._tasks = 0
+        self._numbers = itertools.count()
 
     def begin(self, job: str, total: float | None, unit: str) -> Task:
         """Send the event and return a task that sends its reports."""
-        self._connection.send(("begin", self._tasks, job, total, unit))
-        self._tasks += 1
-        return _SentTask(self._connection, self._tasks - 1)
+        task = _SentTask(self._connection, next(self._numbers))
+        self._connection.send(("begin", task.number, job, total, unit))
+        return task
 
     def end(self, task: Task) -> None:
         """Send the event."""
@@ -221,12 +215,9 @@ class SentProgress(SilentProgress):
 
 
 class _SentTask(Task):
-    """Task whose reports are sent to the parent process."""
-
     def __init__(self, connection: Connection, number: int) -> None:
         self._connection = connection
         self.number = number
 
     def advance(self, amount: float = 1, note: str = "") -> None:
-        """Send the report."""
         self._connection.send(("advance", self.number, amount, note))

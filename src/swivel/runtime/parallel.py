@@ -87,10 +87,9 @@ def run_in_chunks(function: Callable[[slice], object], length: int, *, rows: int
 
 
 def take_in_order(futures: Iterable[Future[Result]], *, ahead: int) -> Iterator[Result]:
-    """Yield the results of futures in order, with at most `ahead` of them pending.
+    """Yield the results of futures, which a generator submits lazily, in order, with at most `ahead` of them pending.
 
-    Pass a generator that submits its futures lazily, so that memory stays bounded. Futures that are still pending
-    when the caller stops early, or when one of them raises, are canceled.
+    Futures that are still pending when the caller stops early, or when one of them raises, are canceled.
     """
     pending: deque[Future[Result]] = deque()
 
@@ -112,8 +111,7 @@ def map_in_order(
 ) -> Iterator[Result]:
     """Yield function(item) for each item in order, computed by `threads` threads.
 
-    Items are consumed lazily: at most `ahead` results (default: threads + 1) exist at the same time. The function
-    should release the GIL to benefit from threads.
+    Items are consumed lazily: at most `ahead` results (default: threads + 1) exist at the same time.
 
     >>> list(map_in_order(abs, [-1, 2, -3], threads=2))
     [1, 2, 3]

@@ -29,6 +29,7 @@ def digest_file(path: Path) -> str:
 
     def digest_piece(start: int, length: int) -> bytes:
         digest = hashlib.sha256()
+        # One buffer per piece, so that memory does not depend on the size of the file.
         buffer = np.empty(min(length, _READ_BYTES), np.uint8).data
         stop = start + length
         with path.open("rb", buffering=0) as file:
@@ -71,6 +72,7 @@ def _digest(digest_piece: Callable[[int, int], bytes], size: int) -> str:
     def digest_from(start: int) -> bytes:
         return digest_piece(start, min(PIECE_BYTES, size - start))
 
+    # SHA-256 of one core is slower than a disk: pieces are computed side by side.
     whole = hashlib.sha256()
     for digest in map_in_order(digest_from, range(0, size, PIECE_BYTES), threads=min(count_cores(), _MAX_THREADS)):
         whole.update(digest)

@@ -67,10 +67,7 @@ def create_file(path: Path) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def create_pair(path: Path, companion: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
-    """Yield temporary files for two files of one folder that belong together, and rename both if the block succeeds.
-
-    At no moment `path` exists next to a companion that belongs to another one.
-    """
+    """Yield temporary files for two files of one folder that belong together, and rename both if the block succeeds."""
     with writing(path) as temporary, writing(companion) as other:
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(path.parent)
@@ -80,6 +77,7 @@ def create_pair(path: Path, companion: Path) -> Iterator[tuple[IO[bytes], IO[byt
         flush(temporary)
         flush(other)
 
+        # At no moment `path` exists next to a companion that belongs to another one.
         with wait_for_folder(path.parent):
             path.unlink(missing_ok=True)
             other.replace(companion)
@@ -100,10 +98,10 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
 
 @contextlib.contextmanager
 def build_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder to fill, and rename it to `path` if the block succeeds.
+    """Yield a temporary folder to fill, for another tool, and rename it to `path` if the block succeeds.
 
-    This is for folders in other tools' formats, which have no manifest. An existing folder is replaced if it has the
-    same files; otherwise FolderExists is raised. Of several writers, the last one to finish provides the folder.
+    An existing folder is replaced if it has the same files; otherwise FolderExists is raised. Of several writers, the
+    last one to finish provides the folder.
     """
     with writing(path) as temporary:
         temporary.mkdir(parents=True)
@@ -125,6 +123,7 @@ def _replace_folder(temporary: Path, path: Path) -> None:
     if not {file.name for file in path.iterdir()} <= names:
         raise FolderExists(f"{path}: exists already, with other files; choose another folder, or remove it")
 
+    # A folder cannot be renamed onto another one, so the old one is moved away first, and back on an error.
     previous = temporary_path(path)
     path.replace(previous)
     try:
@@ -139,8 +138,7 @@ def _replace_folder(temporary: Path, path: Path) -> None:
 def place_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder to fill, and rename it to `path` if the block succeeds.
 
-    Several processes, also on several machines, may create the same folder at the same time. The first one to finish
-    provides it; the folders of the others are removed.
+    Of several processes that create the same folder, also on several machines, the first one to finish provides it.
     """
     with writing(path) as temporary:
         temporary.mkdir()

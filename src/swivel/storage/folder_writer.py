@@ -29,6 +29,8 @@ class FolderWriter:
     """Writer of a result folder: write the parts, then call `finish` to write the manifest.
 
     >>> import tempfile
+    >>> import numpy as np
+    >>> from swivel.storage import open_folder
     >>> with tempfile.TemporaryDirectory() as parent:
     ...     with create_folder(Path(parent) / "new", "example") as folder:
     ...         folder.write_array("numbers.npy", np.arange(3))
@@ -68,15 +70,13 @@ class FolderWriter:
             self.adopt(name, temporary)
 
     def adopt(self, name: str, file: Path) -> None:
-        """Flush a complete file on the same disk and rename it to the part `name`.
-
-        The file must not be memory-mapped, because Windows cannot rename mapped files.
-        """
+        """Flush a complete file on the same disk and rename it; Windows cannot if it is memory-mapped."""
         with clear_errors(file), ThreadPoolExecutor(1) as pool:
             flushed = pool.submit(files.flush, file)  # The disk works while the checksum is computed.
             part = Part(file.stat().st_size, digest_file(file))
             flushed.result()
 
+            # The old result stays complete until the first new part is on the disk.
             self._remove_previous_result()
             self._parts[name] = part
             file.replace(self.path / name)
@@ -92,18 +92,16 @@ class FolderWriter:
             except StorageError:
                 parts = []
 
+            # The manifest first: a folder must never look complete with parts of two results.
             for name in (MANIFEST, *parts):
                 (self.path / name).unlink(missing_ok=True)
 
     def finish(self, *, config: Any, inputs: Mapping[str, str], facts: Mapping[str, Any]) -> None:
-        """Write the manifest, which makes the folder complete.
-
-        `config` are the settings of the stage (a dataclass or a JSON object), `inputs` the fingerprints of the inputs
-        by name, and `facts` a JSON object with values that readers of the folder need.
-        """
+        """Write the manifest, which makes the folder complete: settings, fingerprints of the inputs, other facts."""
         parts = dict(sorted(self._parts.items()))
         manifest = Manifest(self.stage, to_json(config), dict(inputs), dict(facts), parts)
 
+        # Also if the result has no parts at all.
         self._remove_previous_result()
         with clear_errors(self.path):
             files.flush(self.path)  # The parts must be on disk before the manifest is.
@@ -127,8 +125,8 @@ def create_folder(path: str | Path, stage: str, *, overwrite: bool = False) -> I
     """Yield the writer of a folder, which is locked against other processes while the block runs.
 
     Files in the folder that are not parts are kept. Raises FolderExists if the folder is complete, unless `overwrite`
-    is True: its parts are then removed when the first new part is complete. Raises FolderLocked if another process is
-    writing to the folder. If the block raises before the folder is complete, the new parts are removed.
+    is True: its parts are then removed when the first new part is complete. If the block raises before the folder is
+    complete, the new parts are removed.
     """
     path = Path(path)
 

@@ -51,11 +51,11 @@ def export(vectors: str, file: str, format: str | None, side: str, with_zeros: b
     """
     if file == "-":
         raise ConfigError("vectors are written to a file, not to standard output; pass the name of a file")
-    loaded = open_vectors(vectors)
-    count = formats.export(loaded, file, format=format, side=side, overwrite=options.overwrite, with_zeros=with_zeros)
+    model = open_vectors(vectors)
+    count = formats.export(model, file, format=format, side=side, overwrite=options.overwrite, with_zeros=with_zeros)
 
-    data = {"file": file, "tokens": count, "dim": loaded.dim}
-    show(data, lambda: print_result(f"{file}: {count:,} vectors of {loaded.dim} dimensions"))
+    data = {"file": file, "tokens": count, "dim": model.dim}
+    show(data, lambda: print_result(f"{file}: {count:,} vectors of {model.dim} dimensions"))
 
 
 @cli.command(cls=Command)
@@ -79,6 +79,7 @@ def explore(
     """
     explorer.check_extra()
     message = options.progress.message
+    # The port is taken before vectors are opened: that it is in use is said at once.
     with explorer.listen(host, port) as listener:
         exploration = explorer.open_exploration([vectors, other] if other else [vectors], matrix)
         url = explorer.name_url(listener)
@@ -148,6 +149,7 @@ def draw_comparison(result: comparison.ModelComparison, count: int) -> None:
     header = ["word", "cosine", "usual", "z", *(["same text", "z"] if result.noise_baseline else [])]
     first, *lines = align_table(header, [_cells(word) for word in words])
     print_result("", first)
+    # Neighbors say in which sense a word moved, which no number does.
     for word, line in zip(words, lines, strict=True):
         neighbors_before = _clip("    A: " + ", ".join(word.before[:SHOWN_NEIGHBORS]))
         neighbors_after = _clip("    B: " + ", ".join(word.after[:SHOWN_NEIGHBORS]))
@@ -176,6 +178,7 @@ def describe_training(models: Sequence[Vectors]) -> str | None:
     # Fingerprints of matrices; None where it is unknown what vectors were trained on.
     before, after, *baseline = map(_matrix_of, models)
     if baseline:
+        # Vectors of other tools do not say what they were trained on.
         is_other = None not in (before, baseline[0]) and before != baseline[0]
         text = "the noise baseline was trained on other counts than A: it shows more than the noise of training"
         return text if is_other else None
