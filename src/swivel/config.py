@@ -249,27 +249,27 @@ class TrainConfig:
         "the weight decay of a row or column is weight_decay times its sum to this power; 0: the same for all",
         NOT_NEGATIVE,
     )
-    end: str = config_field(
+    stop: str = config_field(
         "epochs",
-        "stop after a fixed number of epochs with a decreasing learning rate, or when the loss stops decreasing",
+        "end after a fixed number of epochs with a decreasing learning rate, or when the loss stops decreasing",
         one_of("epochs", "converged"),
     )
     tolerance: float = config_field(
-        0.002, "with end converged: stop when the loss decreases by less than this share per epoch", POSITIVE
+        0.002, "with stop converged: end when the loss decreases by less than this share per epoch", POSITIVE
     )
     zeros: str = config_field(
         "all",
         "compute every unobserved cell, or an unbiased sample; auto: whichever is faster",
         one_of("all", "sampled", "auto"),
     )
-    common: float | None = config_field(
+    zeros_common: float | None = config_field(
         None,
         "with sampled zeros: share of the most frequent rows and columns whose zeros are all computed; "
         "default: .03, on a GPU .1",
         FRACTION,
     )
-    middle: float = config_field(0.3, "with sampled zeros: share of rows and columns that are not rare", FRACTION)
-    share: float = config_field(
+    zeros_middle: float = config_field(0.3, "with sampled zeros: share of rows and columns that are not rare", FRACTION)
+    zeros_share: float = config_field(
         0.008, "with sampled zeros: share of zeros computed between the rarest features; larger for others", FRACTION
     )
     sample_rows: int | None = config_field(
@@ -373,17 +373,17 @@ RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "paper": {
         "corpus": {"unit": "sentence"},
         "count": {"window": 10, "weight": "harmonic", "columns": "symmetric"},
-        "train": {"dim": 300, "block_size": 4096, "end": "converged", "epochs": 100, "zeros": "all"},
+        "train": {"dim": 300, "block_size": 4096, "stop": "converged", "epochs": 100, "zeros": "all"},
         "vectors": {"combine": "sum"},
     },
     "fast": {
         "count": {"columns": "symmetric"},
-        "train": {**_QUICK, "weight_decay": 1e-4, "zeros": "auto", "middle": 0.2, "share": 0.006},
+        "train": {**_QUICK, "weight_decay": 1e-4, "zeros": "auto", "zeros_middle": 0.2, "zeros_share": 0.006},
         "vectors": {"combine": "sum", "subwords": "ngrams"},
     },
     "default": {
         "count": {"columns": "directional-bands", "near": 1},
-        "train": {**_QUICK, "weight_decay": 5e-5, "zeros": "auto", "middle": 0.2, "share": 0.004},
+        "train": {**_QUICK, "weight_decay": 5e-5, "zeros": "auto", "zeros_middle": 0.2, "zeros_share": 0.004},
         "vectors": {
             "combine": "parts",
             "column_weight": 0.5,
@@ -405,9 +405,9 @@ RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "confidence_base": 1.2,
             "confidence_scale": 0.0,
             "zeros": "auto",
-            "common": 0.05,
-            "middle": 0.2,
-            "share": 0.01,
+            "zeros_common": 0.05,
+            "zeros_middle": 0.2,
+            "zeros_share": 0.01,
             "sample_rows": 512,
         },
         "vectors": {"combine": "rows"},

@@ -233,7 +233,7 @@ def test_numbers_of_all_commands_are_plain_digits() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["nearest", "v", "a", "-n", "1_0"], ["train", "m", "-o", "o", "--share", "0.1_5"]]
+    "arguments", [["nearest", "v", "a", "-n", "1_0"], ["train", "m", "-o", "o", "--zeros-share", "0.1_5"]]
 )
 def test_underscores_in_numbers_are_refused(arguments: list[str]) -> None:
     done = CliRunner().invoke(cli, arguments)
