@@ -19,12 +19,11 @@ from click.testing import CliRunner
 
 from message_recorder import MessageRecorder
 from swivel.cli import cli, terminal
-from swivel.cli.compare import draw_comparison
+from swivel.cli.flags import StrictNumber
 from swivel.cli.main import COMMANDS
-from swivel.cli.options import StrictNumber
-from swivel.cli.progress_bars import CommandProgress
 from swivel.cli.render import align_table, draw_facts, draw_neighbors, next_command
-from swivel.cli.terminal import quote
+from swivel.cli.terminal import CommandProgress, quote
+from swivel.cli.vector_tools import draw_comparison
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import SwivelWarning
 from swivel.runtime.control_characters import escape_controls

@@ -35,7 +35,7 @@ from swivel.explorer.projection import (
     take_plane,
 )
 from swivel.runtime.child_process import call_in_process, can_start_processes
-from swivel.runtime.progress import SilentProgress
+from swivel.runtime.progress import SILENT
 from swivel.storage import fingerprint, open_array, write_file
 from swivel.vectors.label_placement import weigh_labels
 
@@ -56,18 +56,6 @@ def cache_folder() -> Path | None:
     return Path(base) / "swivel" / "maps"
 
 
-class _DraftReceiver(SilentProgress):
-    """Passes on the drafts that the process sends as messages; messages of text are warnings of libraries."""
-
-    def __init__(self, show: Show) -> None:
-        self._show = show
-
-    def message(self, text: Any) -> None:
-        """Show a draft."""
-        if isinstance(text, np.ndarray):
-            self._show(text)
-
-
 def compute_in_process(components: Floats, show: Show) -> Floats:
     """Return the UMAP coordinates, computed in a new process, which ends with this one.
 
@@ -76,7 +64,7 @@ def compute_in_process(components: Floats, show: Show) -> Floats:
     if not can_start_processes():
         return compute_umap(components, show)
     with call_in_process(send_umap, components) as call:
-        return call.wait(_DraftReceiver(show))
+        return call.wait(SILENT, receive=show)
 
 
 class Map:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from swivel.runtime.child_process import SentProgress
 from swivel.runtime.resources import count_cores
 from swivel.vectors.search import scale_to_unit
 
@@ -216,8 +217,8 @@ def improve_layout(graph: Any, start: Floats, epochs: int) -> Iterator[Floats]:
             yield points
 
 
-def send_umap(components: Floats, *, progress: Any) -> Floats:
-    """Return the UMAP coordinates, and send drafts of them as messages of `progress`, one per second.
+def send_umap(components: Floats, *, progress: SentProgress) -> Floats:
+    """Return the UMAP coordinates, and send drafts of them, one per second.
 
     It is called in a process of its own, which gets a low priority.
     """
@@ -229,7 +230,7 @@ def send_umap(components: Floats, *, progress: Any) -> Floats:
     def show(points: Floats) -> None:
         nonlocal shown
         if time.monotonic() - shown >= _DRAFT_SECONDS:
-            progress.message(points)
+            progress.send(points)
             shown = time.monotonic()
 
     return compute_umap(components, show)

@@ -385,7 +385,8 @@ class _TrainingRun:
         return Diverged(
             f"{problem} by step {self.steps_done:,} of {self.total_steps:,} (epoch {self.state.epochs + 1}): "
             f"the vectors grew without bound; lower learning_rate (now {config.learning_rate:g}) or {advice}. "
-            "The last checkpoint, if any, is unchanged"
+            "The last checkpoint, if any, is unchanged",
+            argument=("learning_rate", "weight_decay"),
         )
 
     def finish(self) -> TrainingResult | None:

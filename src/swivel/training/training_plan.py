@@ -184,7 +184,8 @@ def check_ranks(plan: TrainingPlan, processes: int) -> None:
     if plan.ranks > max(plan.row_blocks, processes):
         raise ConfigError(
             f"ranks must be at most {plan.row_blocks:,}, the number of row blocks, got {plan.ranks:,}; "
-            "use fewer ranks, or a smaller block_size"
+            "use fewer ranks, or a smaller block_size",
+            argument=("ranks", "block_size"),
         )
 
 

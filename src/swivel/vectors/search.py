@@ -223,4 +223,4 @@ def pool_scores(scores: Floats, weights: NDArray[np.float64]) -> float:
 def check_count(count: int) -> None:
     """Raise ConfigError if a number of results is not a positive integer."""
     if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
-        raise ConfigError(f"count must be a positive integer, got {count!r}")
+        raise ConfigError(f"count must be a positive integer, got {count!r}", argument="count")

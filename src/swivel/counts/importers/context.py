@@ -66,7 +66,8 @@ class LabelTable(dict[Any, int]):
         if self.used_bytes > self._memory_bytes:
             raise MemoryBudgetError(
                 f"{len(self):,} labels take {format_bytes(self.used_bytes)}, more than half of the memory; "
-                "pass a larger memory"
+                "pass a larger memory",
+                argument="memory",
             )
 
         return self.setdefault(label, len(self))
@@ -214,7 +215,10 @@ class ImportContext:
             if not self.is_shared:
                 columns = label_positions(self.shape[1], self.column_labels, counts, self._name, "columns")
         elif self.row_labels is not None or self.column_labels is not None:
-            raise ConfigError("row_labels and column_labels are for matrices; this source has its own labels")
+            raise ConfigError(
+                "row_labels and column_labels are for matrices; this source has its own labels",
+                argument=("row_labels", "column_labels"),
+            )
         else:
             rows = self.rows.labels()
             columns = rows if self.is_shared else self.columns.labels()

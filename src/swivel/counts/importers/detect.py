@@ -136,7 +136,9 @@ def _guess_format(file: Path) -> str:
             return format
 
     known = tuple(itertools.chain.from_iterable(SUFFIXES.values()))
-    raise ConfigError(f"{file}: unknown format; the name ends in none of {', '.join(known)}; pass format")
+    raise ConfigError(
+        f"{file}: unknown format; the name ends in none of {', '.join(known)}; pass format", argument="format"
+    )
 
 
 def _total_size(files: tuple[Path, ...]) -> float | None:

@@ -69,7 +69,9 @@ class ImportConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         if len(self.field_names) not in (0, 2, 3) or not all(self.field_names):
-            raise ConfigError(f"fields must be two or three names such as user,page,visits, got {self.fields!r}")
+            raise ConfigError(
+                f"fields must be two or three names such as user,page,visits, got {self.fields!r}", argument="fields"
+            )
 
     @property
     def field_names(self) -> tuple[str, ...]:
@@ -83,9 +85,10 @@ def refuse_idle_settings(config: ImportConfig, format: str, name: str) -> None:
     for setting, formats in _TAKEN_BY.items():
         if setting in changes and format not in formats:
             takers = ", ".join(kind for kind in formats if kind != "memory")
-            raise ConfigError(f"{setting} applies to {takers}, but {name} is read as {format}; omit it, or pass format")
+            text = f"{setting} applies to {takers}, but {name} is read as {format}; omit it, or pass format"
+            raise ConfigError(text, argument=(setting, "format"))
     if "weight" in changes and config.window is None:
-        raise ConfigError("weight applies to distances in a window; pass window")
+        raise ConfigError("weight applies to distances in a window; pass window", argument=("weight", "window"))
 
 
 def pick_fields(config: ImportConfig, names: list[str] | None, width: int, where: str) -> tuple[int, ...]:

@@ -197,7 +197,9 @@ def _read_compressed(
     if pointers.size != majors + 1 or indices.size != size:
         raise ValueError(f"{pointers.size:,} pointers and {indices.size:,} indices for {size:,} values")
     if 16 * pointers.size > max_bytes:
-        raise MemoryBudgetError(f"the {pointers.size:,} pointers of the matrix need more memory; pass a larger memory")
+        raise MemoryBudgetError(
+            f"the {pointers.size:,} pointers of the matrix need more memory; pass a larger memory", argument="memory"
+        )
 
     indptr = pointers.take_ids(pointers.size)
     if indptr[0] != 0 or indptr[-1] != size or (np.diff(indptr) < 0).any():
