@@ -318,7 +318,7 @@ def test_cells_of_matrices_past_31_bits_keep_their_rows_and_columns() -> None:
         rows, columns = rng.integers(0, size, 500), rng.integers(0, 2 * size, 500)
         rows[:2], columns[:2] = (0, size - 1), (2 * size - 1, 2 * size - 1)
         keys = layout.keys(rows, columns)
-        found = layout.find_cells((keys >> np.uint64(32)).astype(np.int64), keys.astype(np.uint32))
+        found = layout.find_cells(*layout.split_keys(keys))
         assert layout.shards <= 1 << 20
         np.testing.assert_array_equal(found, (rows, columns))
 

@@ -95,7 +95,7 @@ def test_positions_and_keys_are_each_others_inverse() -> None:
     rows, columns = (ids.ravel() for ids in np.indices((23, 31)))
     keys = layout.keys(rows, columns)
     assert len(set(keys.tolist())) == rows.size
-    back = layout.find_cells((keys >> np.uint64(32)).astype(np.int64), keys.astype(np.uint32))
+    back = layout.find_cells(*layout.split_keys(keys))
     assert np.array_equal(back[0], rows) and np.array_equal(back[1], columns)
 
 

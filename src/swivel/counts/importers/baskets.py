@@ -142,8 +142,8 @@ class BasketSpill(SpillFiles):
             first = last
             begin = end
 
-    def pieces(self) -> Iterator[UnitCells]:
-        """Yield the cells of all pairs of a block of baskets, summed within the block, in pieces."""
+    def pieces(self, threads: int) -> Iterator[UnitCells]:
+        """Yield the cells of all pairs of a block of baskets, summed within the block; `threads` is not used."""
         for items, after in self._blocks():
             if self._weights is None and self._both_ways:
                 items = _sort_baskets(items, after)  # so that a pair is counted in one direction only

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.counts.block_layout import Ints, UnitCells
-from swivel.counts.builder import to_units
 from swivel.counts.importers.context import ImportChunk, Place
 from swivel.errors import CountsError
+from swivel.runtime.parallel import map_in_order
 from swivel.storage import ArrayAppender
 
 PIECE = 1 << 20  # cells processed at a time
@@ -138,11 +138,6 @@ class CellSpill(SpillFiles):
         """Number of cells written so far."""
         return self.files[0].length
 
-    @property
-    def largest_units(self) -> int:
-        """The largest count in units."""
-        return int(to_units([self._finder.largest], self.unit)[0])
-
     def add(self, chunk: ImportChunk) -> None:
         """Write a chunk without counts of 0; raise CountsError for negative counts and counts that are not finite."""
         for ids in (chunk.rows, chunk.columns):
@@ -166,15 +161,16 @@ class CellSpill(SpillFiles):
         except CountsError as error:
             raise CountsError(f"{name}: {error}") from None
 
-    def pieces(self, first: int = 0, last: int | None = None) -> Iterator[UnitCells]:
-        """Yield the cells `first` to `last - 1` in pieces. Threads may read at the same time."""
-        last = self.length if last is None else last
-        for start in range(first, last, PIECE):
-            rows, columns, counts = (file.read(start, min(PIECE, last - start)) for file in self.files)
-            # `add` checked that counts are finite and positive; `choose_unit` that their sum fits in int64.
-            counts *= self.unit
-            units = np.maximum(np.rint(counts, out=counts), 1, out=counts).astype(np.int64)
-            yield rows.astype(np.int64), columns.astype(np.int64), units
+    def pieces(self, threads: int) -> Iterator[UnitCells]:
+        """Yield rows, columns and units of all cells in pieces, which several threads read."""
+        return map_in_order(self._read, range(0, self.length, PIECE), threads=threads)
+
+    def _read(self, start: int) -> UnitCells:
+        rows, columns, counts = (file.read(start, min(PIECE, self.length - start)) for file in self.files)
+        # `add` checked that counts are finite and positive; `choose_unit` that their sum fits in int64.
+        counts *= self.unit
+        units = np.maximum(np.rint(counts, out=counts), 1, out=counts).astype(np.int64)
+        return rows.astype(np.int64), columns.astype(np.int64), units
 
 
 def refuse_bad_counts(counts: NDArray[np.float64], place: Place) -> None:
