@@ -44,9 +44,11 @@ def build(
     symmetric: bool = False,
     capacity: int = 10**6,
     threads: int = 1,
+    unit_bits: int = 30,
 ) -> Matrix:
     with MatrixBuilder(path, make_spec(symmetric=symmetric), memory_bytes=MIN_MEMORY, threads=threads) as builder:
         builder._capacity = capacity
+        builder._unit_bits = unit_bits
         for rows, columns, units in additions:
             builder.add(rows, columns, units)
         return builder.finish()
@@ -95,7 +97,7 @@ def test_any_order_and_memory_give_the_sums_and_the_same_bytes(
     halves = [np.array(half).T for half in (shuffled[::2], shuffled[1::2]) if half]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shards, "_SUM_CELLS", 4)  # so that the threads add up sums of their own
-        many = build(folder / "many", halves, symmetric=symmetric, capacity=capacity, threads=2)
+        many = build(folder / "many", halves, symmetric=symmetric, capacity=capacity, threads=2, unit_bits=3)
     assert np.array_equal(one.to_scipy().toarray(), dense)
     assert digest(folder_of(one)) == digest(folder_of(many))
     assert np.array_equal(many.row_sums_units, dense.sum(axis=1))

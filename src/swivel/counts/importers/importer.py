@@ -22,7 +22,7 @@ from swivel.counts.importers.build import build_matrix
 from swivel.counts.importers.context import ImportContext, as_labels
 from swivel.counts.importers.detect import ImportSource, find_source
 from swivel.counts.importers.glove import read_label_file
-from swivel.counts.importers.import_config import ImportConfig, refuse_idle_settings
+from swivel.counts.importers.import_config import FORMATS, IN_MEMORY, ImportConfig, refuse_idle_settings
 from swivel.counts.importers.spill import CellSpill
 from swivel.counts.matrix import Matrix
 from swivel.counts.matrix_folder import open_matrix
@@ -149,7 +149,7 @@ def _import(
     provenance: Mapping[str, Any],
     options: RunOptions,
 ) -> Matrix:
-    sides = config.sides or source.default_sides
+    sides = config.sides or FORMATS.get(source.format, IN_MEMORY).sides
     if source.format == "baskets" and sides == "apart":
         raise ConfigError("sides must be mirrored or same for baskets, because items are rows and columns; got 'apart'")
     if source.format == "baskets" and sides == "undirected":
