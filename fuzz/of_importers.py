@@ -62,7 +62,9 @@ def drain(source: Any, **given: Any) -> int:
     """Read a source to its end, holding every chunk against what readers promise; return its cells."""
     config, cells = ImportConfig(**given), 0
     found = find_source(source, config)
-    reading = ImportContext(config, config.sides or FORMATS.get(found.format, IN_MEMORY).sides, MEMORY, SILENT.begin("", None, ""))
+    reading = ImportContext(
+        config, config.sides or FORMATS.get(found.format, IN_MEMORY).sides, MEMORY, SILENT.begin("", None, "")
+    )
     for chunk in found.read(reading):
         if isinstance(chunk, tuple):
             items, lengths = chunk  # of baskets

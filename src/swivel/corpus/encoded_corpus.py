@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from swivel.config import CorpusConfig
 from swivel.corpus import tokenizer_kernels as kernels
 from swivel.corpus.character_classes import TokenizerRules, build_rules
-from swivel.corpus.streams import PIECE_BYTES, Stream, TextPiece, cut_stream, describe_bad_byte
+from swivel.corpus.sources import Texts
+from swivel.corpus.streams import PIECE_BYTES, Stream, TextPiece, cut_stream, describe_bad_byte, open_streams
 from swivel.corpus.type_tables import TypeCounts, TypeFiles, TypeTable, start_text
 from swivel.corpus.vocabulary import BREAK, GAP, Vocabulary
 from swivel.errors import CorpusError
@@ -145,18 +146,48 @@ class EncodeWorker:
         )
 
 
-def encode_streams(
-    streams: list[Stream],
+def encode_corpus(
+    texts: Texts | list[Stream],
     config: CorpusConfig,
     *,
     scratch: Path,
     threads: int,
-    memory_bytes: int,
+    memory_bytes: int = 1 << 30,
     progress: Progress = SILENT,
     piece_bytes: int = PIECE_BYTES,
     check: Callable[[], None] | None = None,
 ) -> EncodedCorpus:
-    """Tokenize streams once, as `swivel.corpus.encode_corpus` does with texts; units end with their stream."""
+    """Tokenize texts once and return them as type numbers, in scratch files inside the folder `scratch`.
+
+    Parameters
+    ----------
+    texts
+        A str or Path is a file, a folder, a glob, a URL, or ``-`` for standard input. A list of paths is several of
+        these, an iterable of other strings is several texts, and an iterable of lists of strings is tokenized units.
+    memory_bytes
+        Memory for the distinct tokens and their counts; those that do not fit are in scratch files, too.
+    piece_bytes
+        Approximate number of bytes that a thread processes at a time.
+    check
+        Called after each piece; reading ends with the error that it raises.
+
+    Raises
+    ------
+    CorpusError
+        A text cannot be read or decoded.
+    ConfigError
+        The encoding is unknown.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     encoded = encode_corpus(["To be or not to be"], CorpusConfig(), scratch=Path(folder), threads=1)
+    ...     encoded.token_count, encoded.counts(min_count=2)
+    (6, {'to': 2, 'be': 2})
+    """
+    is_open = isinstance(texts, list) and bool(texts) and isinstance(texts[0], Stream)
+    streams: list[Stream] = texts if is_open else open_streams(texts, config)  # type: ignore[assignment, arg-type]
     rules = build_rules(config, is_tokenized=streams[0].is_tokenized, has_marks=streams[0].has_marks)
     threads = min(threads, max(1, memory_bytes // _WORKER_BYTES))
     sizes = [stream.size for stream in streams if stream.size is not None]

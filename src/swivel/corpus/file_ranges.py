@@ -70,11 +70,11 @@ def encode_ranges(
     ranges: tuple[FileRange, ...], config: CorpusConfig, *, scratch: Path, memory_bytes: int = 1 << 30
 ) -> EncodedCorpus:
     """Tokenize ranges with one thread; raise CorpusError with the line of the file if one cannot be read."""
-    from swivel.corpus.encoded_corpus import encode_streams
+    from swivel.corpus.encoded_corpus import encode_corpus
 
     def encode(parts: tuple[FileRange, ...]) -> EncodedCorpus:
         streams = [open_range(part, config) for part in parts]
-        return encode_streams(streams, config, scratch=scratch, threads=1, memory_bytes=memory_bytes)
+        return encode_corpus(streams, config, scratch=scratch, threads=1, memory_bytes=memory_bytes)
 
     try:
         return encode(ranges)

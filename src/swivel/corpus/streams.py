@@ -52,8 +52,8 @@ def _start_zstd() -> Any:
     return zstandard.ZstdDecompressor().decompressobj()
 
 
-# Formats of compressed files: name, decompressor, and the bytes that it takes and, if it can be told, returns at a time.
-# A few bytes may become gigabytes. That of zstd cannot be told: 4 bytes become 128 KiB at most, so 256 become 8 MiB.
+# Formats of compressed files: name, decompressor, and how many bytes it takes and returns at a time, because a few bytes
+# may become gigabytes. That of zstd knows no limit; 4 bytes become 128 KiB at most, so that 256 become 8 MiB.
 _COMPRESSIONS: dict[str, tuple[str, Callable[[], Any], int, tuple[int, ...]]] = {
     ".gz": ("gzip", lambda: zlib.decompressobj(zlib.MAX_WBITS | 16), 1 << 16, (BLOCK_BYTES,)),
     ".bz2": ("bzip2", bz2.BZ2Decompressor, 1 << 16, (BLOCK_BYTES,)),

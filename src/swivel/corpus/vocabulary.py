@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 from swivel.config import VocabularyConfig
 from swivel.errors import ConfigError, CountsError, UnknownToken, VocabularyError, clear_errors
 from swivel.runtime.numbers import is_integer, plural
+
+if TYPE_CHECKING:
+    from swivel.corpus.type_tables import TypeCounts
 
 # Two reserved values in arrays of token ids.
 BREAK = np.uint32(0xFFFFFFFF)  # between two units; no window crosses it
@@ -240,18 +243,8 @@ def from_list(tokens: Iterable[str], counts: Mapping[str, int]) -> Vocabulary:
     return Vocabulary([listed[n] for n in order], [counts.get(listed[n], 0) for n in order])
 
 
-class TokenCounts(Protocol):
-    """Counts of the tokens of a text."""
-
-    def most_frequent(self, min_count: int = 1, limit: int = 0) -> Mapping[str, int]:
-        """Return the tokens that occur at least `min_count` times: at least the `limit` most frequent ones (0: all)."""
-
-    def of_tokens(self, tokens: Iterable[str]) -> Mapping[str, int]:
-        """Return the counts of those of the tokens that occur."""
-
-
 def choose_vocabulary(
-    counts: TokenCounts, config: VocabularyConfig, listed: Iterable[str] | None, *, lowercase: bool
+    counts: TypeCounts, config: VocabularyConfig, listed: Iterable[str] | None, *, lowercase: bool
 ) -> Vocabulary:
     """Return the vocabulary of a text: the tokens of `listed`, or if it is None those that `config` selects.
 

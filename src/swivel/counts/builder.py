@@ -143,8 +143,8 @@ class MatrixBuilder:
         self.memory_bytes = memory_bytes
 
         self._capacity = memory_bytes // _SORTED_BYTES
-        # A key and its units fit together in 64 bits nearly always, and integers are sorted in place: that is several times
-        # faster than sorting keys with an order of the units. The few other cells wait, and are sorted, separately.
+        # A key and its units fit together in 64 bits nearly always, and integers are sorted in place: several times faster
+        # than keys with an order for the units. The few other cells wait, and are sorted, separately.
         self._unit_bits = min(64 - self.layout.key_bits, 63)
         self._waiting: list[NDArray[np.uint64]] = []  # key << _unit_bits | units, of cells that are not yet in a run
         self._wide: list[tuple[NDArray[np.uint64], Ints]] = []  # keys and units

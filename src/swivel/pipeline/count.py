@@ -286,7 +286,7 @@ def encode_texts(
 
     Phrases are joined as configured; only those of the list `phrases`, if it is given.
     """
-    from swivel.corpus import encode_corpus
+    from swivel.corpus.encoded_corpus import encode_corpus
 
     encoded = encode_corpus(
         texts, config, scratch=scratch, threads=threads, memory_bytes=memory_bytes, progress=progress, check=check

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from swivel.config import CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig, recorded_config
 from swivel.corpus import can_compare, digest_sources, find_texts, fingerprint_sources, local_files, to_facts
-from swivel.corpus.vocabulary import TokenCounts, Vocabulary, choose_tokens, from_list
+from swivel.corpus.vocabulary import Vocabulary, choose_tokens, from_list
 from swivel.counts.cooccurrence import column_vocabulary
 from swivel.errors import ConfigError, VocabularyError
 from swivel.pipeline.count import (
@@ -51,6 +51,7 @@ from swivel.vectors.subwords import blend, unblend
 
 if TYPE_CHECKING:
     from swivel.corpus import Texts
+    from swivel.corpus.type_tables import TypeCounts
     from swivel.counts import Matrix
 
 COLUMNS = ("symmetric", "directional", "bands", "directional-bands")
@@ -297,7 +298,7 @@ def _number_words(
     return write_numbered(encoded, joint, counting.count, scratch, threads), words
 
 
-def _choose_frequent(types: TokenCounts, known: Vocabulary, config: VocabularyConfig) -> Vocabulary:
+def _choose_frequent(types: TypeCounts, known: Vocabulary, config: VocabularyConfig) -> Vocabulary:
     """Return the new words that `config` selects, without listing all words of the text, which may be many."""
     limit = len(known) + config.max_size if config.max_size else 0
     frequent = types.most_frequent(config.min_count, limit)

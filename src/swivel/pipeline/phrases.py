@@ -35,7 +35,8 @@ def find_phrases(texts: Texts, *, options: RunOptions | None = None, **settings:
     >>> [phrase.token for phrase in find_phrases(text, phrase_threshold=0.1)]
     ['new_york']
     """
-    from swivel.corpus import encode_corpus, find_texts
+    from swivel.corpus import find_texts
+    from swivel.corpus.encoded_corpus import encode_corpus
     from swivel.corpus.joined_corpus import JoinedCorpus
 
     options = (options or RunOptions()).fix_memory()

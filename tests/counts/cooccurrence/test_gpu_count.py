@@ -268,7 +268,7 @@ def test_a_small_corpus_is_counted_on_the_cpu_unless_a_device_is_given() -> None
 def test_a_device_is_initialized_only_if_there_may_be_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     started: list[str] = []
     monkeypatch.setattr(threading.Thread, "start", lambda thread: started.append(thread.name))
-    monkeypatch.setattr(count, "_WAKINGS", {})
+    monkeypatch.setattr(count, "_WAKING", {})
     monkeypatch.setattr("swivel.runtime.resources._CUDA_DEVICES", (str(tmp_path / "nothing"),))
     prepare_device(CountConfig(device="auto"))
     assert started == []
@@ -282,7 +282,7 @@ def test_a_device_is_initialized_only_if_there_may_be_one(monkeypatch: pytest.Mo
 
 
 def test_only_a_device_that_was_asked_for_must_be_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(count, "_WAKINGS", {})
+    monkeypatch.setattr(count, "_WAKING", {})
     monkeypatch.setattr("swivel.runtime.resources._CUDA_DEVICES", (str(tmp_path),))
     monkeypatch.setattr(threading.Thread, "start", lambda thread: thread.run())
     prepare_device(CountConfig(device="auto"))()
@@ -294,7 +294,7 @@ def test_only_a_device_that_was_asked_for_must_be_there(monkeypatch: pytest.Monk
 def test_a_broken_device_is_refused_before_all_the_text_is_read(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(count, "_WAKINGS", {})
+    monkeypatch.setattr(count, "_WAKING", {})
     monkeypatch.setattr("swivel.runtime.resources._CUDA_DEVICES", (str(tmp_path),))
     monkeypatch.setattr(threading.Thread, "start", start_at_once(threading.Thread.start))
     numbers = iter(range(1000))
@@ -311,7 +311,7 @@ def test_a_device_that_failed_is_tried_again(monkeypatch: pytest.MonkeyPatch, tm
         if error is not None:
             raise error
 
-    monkeypatch.setattr(count, "_WAKINGS", {})
+    monkeypatch.setattr(count, "_WAKING", {})
     monkeypatch.setattr("swivel.runtime.resources._CUDA_DEVICES", (str(tmp_path),))
     monkeypatch.setattr(threading.Thread, "start", start_at_once(threading.Thread.start))
     monkeypatch.setattr("swivel.counts.cooccurrence.gpu.counter.open_device", open_next)
