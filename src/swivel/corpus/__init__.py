@@ -60,11 +60,9 @@ def read_in_process(
     check: Callable[[], None],
     **keywords: Any,
 ) -> Result:
-    """Return `read(texts, *arguments, progress=progress, check=check, **keywords)`.
-
-    If the texts are files, the call runs in another process. Use it while this process imports torch for a GPU: reading
-    would wait for the import most of the time.
-    """
+    """Return `read(texts, *arguments, progress=progress, check=check, **keywords)`."""
+    # If the texts are files, the call runs in another process. Use it while this process imports torch for a GPU:
+    # reading would wait for the import most of the time.
     files = files_of(texts)
     is_on_disk = files is not None and all(isinstance(file, Path) and _is_on_disk(file) for file in files)
     if not is_on_disk or not can_start_processes():

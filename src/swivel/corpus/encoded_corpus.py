@@ -159,24 +159,9 @@ def encode_corpus(
 ) -> EncodedCorpus:
     """Tokenize texts once and return them as type numbers, in scratch files inside the folder `scratch`.
 
-    Parameters
-    ----------
-    texts
-        A str or Path is a file, a folder, a glob, a URL, or ``-`` for standard input. A list of paths is several of
-        these, an iterable of other strings is several texts, and an iterable of lists of strings is tokenized units.
-    memory_bytes
-        Memory for the distinct tokens and their counts; those that do not fit are in scratch files, too.
-    piece_bytes
-        Approximate number of bytes that a thread processes at a time.
-    check
-        Called after each piece; reading ends with the error that it raises.
-
-    Raises
-    ------
-    CorpusError
-        A text cannot be read or decoded.
-    ConfigError
-        The encoding is unknown.
+    Texts are paths, globs, URLs, ``-`` for standard input, texts, or lists of tokens; a piece of about `piece_bytes` of
+    them is processed at a time. Distinct tokens that do not fit in `memory_bytes` are in scratch files, too. `check` is
+    called after each piece, and reading ends with the error that it raises.
 
     Examples
     --------
@@ -224,11 +209,9 @@ def _submit_pieces(
     rules: TokenizerRules,
     piece_bytes: int,
 ) -> Iterator[Future[Segment]]:
-    """Submit every piece to the pool and yield its future.
-
-    A piece that starts inside a line waits for the previous one and continues from its state. This cannot deadlock: the
-    pool starts tasks in order of submission, and a task takes an idle worker only after it has waited.
-    """
+    """Submit every piece to the pool and yield its future."""
+    # A piece that starts inside a line waits for the previous one and continues from its state. This cannot deadlock:
+    # the pool starts tasks in order of submission, and a task takes an idle worker only after it has waited.
     idle: SimpleQueue[EncodeWorker] = SimpleQueue()
     for worker in workers:
         idle.put(worker)
@@ -270,10 +253,8 @@ class EncodedCorpus:
         self.unit_count = self._count_units()  # units with at least one token
 
     def _count_units(self) -> int:
-        """Return the number of breaks, where two adjacent breaks of neighboring segments count once.
-
-        Every unit ends with a break. A break at the start of the corpus ends no unit.
-        """
+        """Return the number of breaks, where two adjacent breaks of neighboring segments count once."""
+        # Every unit ends with a break. A break at the start of the corpus ends no unit.
         units = 0
         is_broken = True
         for segment in self._segments:

@@ -125,11 +125,9 @@ def _read_between(part: FileRange, unit_ends: tuple[bytes, ...]) -> Iterator[Tex
 
 
 def _find_cut(raw: IO[bytes], offset: int, stop: int | None, unit_ends: tuple[bytes, ...]) -> int | None:
-    """Return the position after the first unit end at or after `offset`, or None if there is none before `stop`.
-
-    The search starts the length of the longest unit end before `offset`. The result depends on `offset` alone and does
-    not decrease with it, so neighboring ranges agree on the position where they meet.
-    """
+    """Return the position after the first unit end at or after `offset`, or None if there is none before `stop`."""
+    # The search starts the length of the longest unit end before `offset`. The result depends on `offset` alone and
+    # does not decrease with it, so neighboring ranges agree on the position where they meet.
     longest = max(map(len, unit_ends))
     position = max(offset - longest, 0)
     raw.seek(position)

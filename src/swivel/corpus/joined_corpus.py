@@ -97,7 +97,9 @@ class JoinedCorpus:
         """Find phrases and join them, in as many passes as configured."""
         for _ in range(config.phrase_passes):
             first, second, pair_counts, types = self._count_pairs(config.phrase_min_count)
-            scores = score_pairs(self._counts[first], self._counts[second], pair_counts, types, self.token_count, config)
+            scores = score_pairs(
+                self._counts[first], self._counts[second], pair_counts, types, self.token_count, config
+            )
             threshold = THRESHOLDS[config.phrases] if config.phrase_threshold is None else config.phrase_threshold
             indices = np.flatnonzero(scores > threshold)
             if not len(indices):

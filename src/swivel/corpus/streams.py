@@ -52,8 +52,8 @@ def _start_zstd() -> Any:
     return zstandard.ZstdDecompressor().decompressobj()
 
 
-# Formats of compressed files: name, decompressor, and how many bytes it takes and returns at a time, because a few bytes
-# may become gigabytes. That of zstd knows no limit; 4 bytes become 128 KiB at most, so that 256 become 8 MiB.
+# Formats of compressed files: name, decompressor, and how many bytes it takes and returns at a time, because a few may
+# become gigabytes. That of zstd knows no limit; 4 bytes become 128 KiB at most, so that 256 become 8 MiB.
 _COMPRESSIONS: dict[str, tuple[str, Callable[[], Any], int, tuple[int, ...]]] = {
     ".gz": ("gzip", lambda: zlib.decompressobj(zlib.MAX_WBITS | 16), 1 << 16, (BLOCK_BYTES,)),
     ".bz2": ("bzip2", bz2.BZ2Decompressor, 1 << 16, (BLOCK_BYTES,)),
@@ -82,11 +82,9 @@ class Stream:
 
 
 def open_streams(texts: Texts, config: CorpusConfig) -> list[Stream]:
-    """Return the streams of all kinds of texts; of an iterable, only the first item is read.
-
-    A missing item of an iterable (None or NaN) is an empty text. Raises CorpusError if `texts` is of the wrong type or
-    a file does not exist.
-    """
+    """Return the streams of all kinds of texts; of an iterable, only the first item is read."""
+    # A missing item of an iterable (None or NaN) is an empty text. Raises CorpusError if `texts` is of the wrong type
+    # or a file does not exist.
     codec = find_codec(config.encoding)
     files = files_of(texts)
     if files is not None:

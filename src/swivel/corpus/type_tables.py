@@ -181,17 +181,7 @@ class TypeFiles:
 
 
 class TypeCounts:
-    """Counts of the distinct tokens of several tables together.
-
-    Parameters
-    ----------
-    tables
-        Tables in files, or in memory.
-    memory_bytes
-        Memory for merging tables. If not all types fit, one part of them is merged after the other.
-    threads
-        Threads that merge one part each if all types fit.
-    """
+    """Counts of the distinct tokens of several tables together, which are merged in parts that fit in memory."""
 
     def __init__(self, tables: Sequence[TypeFiles | PackedTypes], memory_bytes: int, threads: int = 1) -> None:
         self._tables = tables
@@ -206,11 +196,9 @@ class TypeCounts:
         return merged
 
     def most_frequent(self, min_count: int = 1, limit: int = 0) -> dict[str, int]:
-        """Return tokens with their counts, in no particular order.
-
-        These are all tokens that occur at least `min_count` times; with a `limit`, only that many of the most frequent
-        ones, and those that are as frequent as the last of these.
-        """
+        """Return tokens with their counts, in no particular order."""
+        # These are all tokens that occur at least `min_count` times; with a `limit`, only that many of the most
+        # frequent ones, and those that are as frequent as the last of these.
         parts = self._choose_parts()
         workers = 1
         if parts == 1:

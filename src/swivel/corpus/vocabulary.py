@@ -222,11 +222,9 @@ def choose_tokens(counts: Mapping[str, int], config: VocabularyConfig) -> Vocabu
 
 
 def from_list(tokens: Iterable[str], counts: Mapping[str, int]) -> Vocabulary:
-    """Return the vocabulary of a list of tokens, in order of decreasing count.
-
-    Tokens of equal count keep their order. Tokens that do not occur in the text are kept with a count of 0. Raises
-    VocabularyError if the list is empty, or a token is empty or repeated.
-    """
+    """Return the vocabulary of a list of tokens, in order of decreasing count."""
+    # Tokens of equal count keep their order. Tokens that do not occur in the text are kept with a count of 0. Raises
+    # VocabularyError if the list is empty, or a token is empty or repeated.
     listed = list(tokens)
     if not listed:
         raise VocabularyError("the list of tokens is empty")
@@ -248,8 +246,7 @@ def choose_vocabulary(
 ) -> Vocabulary:
     """Return the vocabulary of a text: the tokens of `listed`, or if it is None those that `config` selects.
 
-    `lowercase` is for error messages. Raises VocabularyError if the vocabulary is empty, or no listed token occurs in
-    the text.
+    Raises VocabularyError if it is empty, or no listed token occurs in the text, which may be in lower case.
     """
     if listed is None:
         frequent = counts.most_frequent(config.min_count, config.max_size or 0)

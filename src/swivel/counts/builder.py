@@ -143,8 +143,8 @@ class MatrixBuilder:
         self.memory_bytes = memory_bytes
 
         self._capacity = memory_bytes // _SORTED_BYTES
-        # A key and its units fit together in 64 bits nearly always, and integers are sorted in place: several times faster
-        # than keys with an order for the units. The few other cells wait, and are sorted, separately.
+        # A key and its units fit together in 64 bits nearly always, and integers are sorted in place, several times as
+        # fast as keys with an order for the units. The few other cells wait, and are sorted, separately.
         self._unit_bits = min(64 - self.layout.key_bits, 63)
         self._waiting: list[NDArray[np.uint64]] = []  # key << _unit_bits | units, of cells that are not yet in a run
         self._wide: list[tuple[NDArray[np.uint64], Ints]] = []  # keys and units
@@ -172,7 +172,6 @@ class MatrixBuilder:
         self._stack.__exit__(*error)
 
     def _create_runs(self, stack: contextlib.ExitStack) -> RunFiles:
-        """Return files in a new scratch folder, which is removed with the stack, or arrays in memory."""
         folder = None if self.path is None else stack.enter_context(scratch_folder(self.path))
         runs = RunFiles(folder, self.layout, threads=self.threads)
         stack.callback(runs.close)
@@ -300,15 +299,7 @@ class MatrixBuilder:
     def finish(
         self, *, config: Any = None, inputs: Mapping[str, str] | None = None, facts: Mapping[str, Any] | None = None
     ) -> Matrix:
-        """Merge the runs and return the matrix, opened from its folder if it has one.
-
-        Parameters
-        ----------
-        config, inputs
-            Settings and fingerprints of the inputs, for the manifest.
-        facts
-            Further entries of the manifest.
-        """
+        """Merge the runs and return the matrix, opened from its folder if it has one; arguments are for its manifest."""
         self._spill()
         self._runs.close()
         if self._runs.cells == 0:
@@ -333,7 +324,8 @@ class MatrixBuilder:
         finish_folder(self._folder, self._describe(arrays, config), inputs=inputs, facts=facts)
 
         matrix_folder = open_matrix_folder(self._folder.path)
-        matrix_folder.keep_labels(self.spec.rows, self.spec.columns)
+        matrix_folder.rows = self.spec.rows  # They were just written, and need not be read again.
+        matrix_folder.columns = self.spec.columns
         return Matrix(matrix_folder)
 
     def _describe(self, arrays: CellArrays, config: Any) -> MatrixContents:
@@ -360,11 +352,9 @@ def _as_integers(values: NDArray[Any]) -> Ints:
 
 
 def _mirror_balance(rows: Ints, columns: Ints, units: Ints) -> int:
-    """Return a sum modulo 2^64 that is 0 if x_ij = x_ji for all cells.
-
-    Each unordered pair has a pseudo-random factor, which is added above the diagonal and subtracted below it. So the
-    symmetry of a streamed matrix is checked in constant memory; unequal counts cancel with probability about 2^-64.
-    """
+    """Return a sum modulo 2^64 that is 0 if x_ij = x_ji for all cells."""
+    # Each unordered pair has a pseudo-random factor, which is added above the diagonal and subtracted below it. So the
+    # symmetry of a streamed matrix is checked in constant memory; unequal counts cancel with probability about 2^-64.
     low = np.minimum(rows, columns).astype(np.uint64)
     high = np.maximum(rows, columns).astype(np.uint64)
     mixed = (low << np.uint64(32) | high) * np.uint64(0x9E3779B97F4A7C15)

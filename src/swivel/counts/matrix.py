@@ -27,21 +27,11 @@ _CELLS_PER_SUM = 1 << 20  # cells whose logarithms are added at a time
 
 @dataclass(frozen=True, slots=True)
 class BlockCells:
-    """The observed cells of one block.
+    """The observed cells of one block."""
 
-    Attributes
-    ----------
-    positions
-        local row << 16 | local column, ascending; if `mirrored`, local column << 16 | local row.
-    counts
-        float32, greater than 0.
-    mirrored
-        Whether these are the cells of the stored mirror block: swap rows and columns to read them.
-    """
-
-    positions: NDArray[np.uint32]
-    counts: NDArray[np.float32]
-    mirrored: bool
+    positions: NDArray[np.uint32]  # local row << 16 | local column, ascending
+    counts: NDArray[np.float32]  # greater than 0
+    mirrored: bool  # whether these are the cells of the stored mirror block: swap rows and columns to read them
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,15 +387,13 @@ class Matrix:
     def reblocked(
         self, row_blocks: int, column_blocks: int, *, scratch: Path | None = None, threads: int = 1
     ) -> Matrix:
-        """Return the same matrix in other blocks, with its cells in memory, or in files in `scratch`.
-
-        A symmetric matrix stays symmetric if the two numbers are equal; otherwise all its cells are written.
-        """
+        """Return the same matrix in other blocks, with its cells in memory, or in files in `scratch`."""
         if (row_blocks, column_blocks) == (self.row_blocks, self.column_blocks):
             return self
 
         from swivel.counts.reblock import reblock
 
+        # Half of a symmetric matrix is stored only if its blocks are symmetric, too.
         symmetric = self.is_symmetric and row_blocks == column_blocks
         layout = Layout(*self.shape, row_blocks, column_blocks, symmetric)
         arrays = reblock(self._arrays, self.layout, layout, scratch, threads=threads)

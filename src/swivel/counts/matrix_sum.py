@@ -39,7 +39,14 @@ def shared_config(matrices: Sequence[Matrix]) -> dict[str, Any]:
     first = matrices[0]
     for other in matrices[1:]:
         # Settings first: a different setting often changes the columns, and its message is more precise.
-        _check_settings(first, other)
+        ours = _settings_of(first)
+        theirs = _settings_of(other)
+        name = next((name for name in ours if theirs.get(name, ours[name]) != ours[name]), None)
+        if name is not None:
+            raise CountsError(
+                f"{first.path} and {other.path} were counted differently: {name} is {ours[name]} in the first and "
+                f"{theirs[name]} in the second; count both with the same settings"
+            )
         if _describe_columns(first) != _describe_columns(other):
             raise CountsError(
                 f"{first.path} has {_describe_columns(first)}, {other.path} has {_describe_columns(other)}: "
@@ -51,27 +58,12 @@ def shared_config(matrices: Sequence[Matrix]) -> dict[str, Any]:
         others = [matrix.config.get(stage, {}) for matrix in matrices[1:]]
         if stage == "corpus" and all(others):
             # Settings of reading may differ, such as the encoding; the sum has only those that are equal.
-            common[stage] = {name: value for name, value in settings.items() if _is_in_all(name, value, others)}
+            shared = [name for name in settings if all(other.get(name) == settings[name] for other in others)]
+            common[stage] = {name: settings[name] for name in shared}
         elif stage == "count" and all(other == settings for other in others):
             common[stage] = settings
 
     return common
-
-
-def _is_in_all(name: str, value: Any, others: Sequence[Mapping[str, Any]]) -> bool:
-    return all(other.get(name) == value for other in others)
-
-
-def _check_settings(first: Matrix, other: Matrix) -> None:
-    ours = _settings_of(first)
-    theirs = _settings_of(other)
-
-    for name in ours:
-        if theirs.get(name, ours[name]) != ours[name]:
-            raise CountsError(
-                f"{first.path} and {other.path} were counted differently: {name} is {ours[name]} in the first and "
-                f"{theirs[name]} in the second; count both with the same settings"
-            )
 
 
 def _settings_of(matrix: Matrix) -> dict[str, Any]:
@@ -98,20 +90,7 @@ def _describe_columns(matrix: Matrix) -> str:
 
 
 def add_matrices(matrices: Sequence[Matrix], path: Path, provenance: Mapping[str, Any], options: RunOptions) -> Matrix:
-    """Write the sum of several matrices to a folder and return it.
-
-    Parameters
-    ----------
-    matrices
-        Matrices that `shared_config` accepts; their vocabularies may differ.
-    provenance
-        `config` and `inputs` of the manifest.
-
-    Raises
-    ------
-    CountsError
-        The units of the matrices are too different for an exact sum.
-    """
+    """Write the sum of matrices that `shared_config` accepts to a folder and return it."""
     spec = _merge_specs(matrices)
     cells = sum(matrix.stored_cell_count for matrix in matrices)
     copies = 2 if spec.symmetric else 1  # of each cell: it is added together with its mirror
@@ -147,11 +126,9 @@ def _find_places(vocabulary: Vocabulary, merged: Vocabulary) -> Ints:
 
 
 def _merge_specs(matrices: Sequence[Matrix]) -> MatrixSpec:
-    """Return the spec of the sum: the labels of all matrices in descending order of count."""
     first = matrices[0]
     rows = _merge(matrix.rows for matrix in matrices)
     columns: Vocabulary | None = None
-
     if first.column_parts:
         columns = _merge_parts(matrices, rows)
     elif not first.columns_per_row:
@@ -178,18 +155,16 @@ def _find_common_unit(matrices: Sequence[Matrix]) -> int:
     return unit
 
 
-def _merge(vocabularies: Iterable[Vocabulary]) -> Vocabulary:
-    counts = _sum_counts(vocabularies)
-    tokens = sorted(counts, key=lambda token: (-counts[token], token))
-    return Vocabulary(tokens, [counts[token] for token in tokens])
-
-
-def _sum_counts(vocabularies: Iterable[Vocabulary]) -> Counter[str]:
+def _merge(vocabularies: Iterable[Vocabulary], tokens: Sequence[str] | None = None) -> Vocabulary:
+    """Return the sum of vocabularies, of the given tokens or of all in descending order of count."""
     counts: Counter[str] = Counter()
     for vocabulary in vocabularies:
         for token, count in zip(vocabulary.tokens, vocabulary.counts.tolist(), strict=True):
             counts[token] += count
-    return counts
+
+    if tokens is None:
+        tokens = sorted(counts, key=lambda token: (-counts[token], token))
+    return Vocabulary(tokens, [counts[token] for token in tokens])
 
 
 def _merge_parts(matrices: Sequence[Matrix], rows: Vocabulary) -> Vocabulary:
@@ -202,5 +177,4 @@ def _merge_parts(matrices: Sequence[Matrix], rows: Vocabulary) -> Vocabulary:
             start = parts * rows.ids[token]
             labels[start : start + parts] = matrix.columns.tokens[first : first + parts]
 
-    counts = _sum_counts(matrix.columns for matrix in matrices)
-    return Vocabulary(labels, [counts[label] for label in labels])
+    return _merge((matrix.columns for matrix in matrices), labels)

@@ -73,17 +73,13 @@ def open_cells(folder: Path) -> CellArrays:
 
 
 class RunFiles:
-    """Five growing arrays of consecutive runs, with the row and column sums of all their cells.
-
-    The arrays are files in `folder`, or in memory without one. A run has all shards of the layout, or those in the
-    range `shards`.
-    """
+    """Five growing arrays of consecutive runs, in a folder or in memory, with the row and column sums of all cells."""
 
     def __init__(self, folder: Path | None, layout: Layout, shards: range | None = None, *, threads: int = 1) -> None:
         self.folder = folder
         self.layout = layout
         self.threads = threads  # for the sums of large pieces
-        self.shards = range(layout.shards) if shards is None else shards
+        self.shards = range(layout.shards) if shards is None else shards  # of every run
         self.runs = 0
         self.row_sums = np.zeros(layout.rows, np.int64)
         self.column_sums = self.row_sums if layout.symmetric else np.zeros(layout.columns, np.int64)

@@ -36,7 +36,6 @@ from swivel.counts.cooccurrence import choose_device, count_tokens, prepare_devi
 from swivel.counts.cooccurrence import corpus_count as count
 from swivel.counts.cooccurrence.gpu import counter as device
 from swivel.counts.cooccurrence.gpu import device_plan
-from swivel.counts.cooccurrence.gpu import pair_sums as cells
 from swivel.counts.cooccurrence.gpu import pairs as device_pairs
 from swivel.counts.cooccurrence.gpu.counter import warm_up
 from swivel.counts.cooccurrence.gpu.device_plan import estimate_pairs, make_rules, share_memory, split_shards
@@ -108,7 +107,7 @@ def test_groups_with_more_pairs_than_estimated_are_split(
 
     def sum_pairs(keys: torch.Tensor, counts: torch.Tensor, rules: device_plan.PairRules) -> object:
         sizes.append(int(counts.sum()))
-        return cells.sum_pairs(keys, counts, rules)
+        return device_pairs.sum_pairs(keys, counts, rules)
 
     monkeypatch.setattr(device, "sum_pairs", sum_pairs)
     assert digest(folder_of(count_on_device(tmp_path / "device", ids, config, words=20))) == expected

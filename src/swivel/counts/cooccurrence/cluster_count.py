@@ -344,11 +344,9 @@ def _take_shards(cells: CellArrays, shards: range) -> CellArrays:
 def merge_group(
     pieces: Sequence[Any], layout: Layout, shards: range, folder: Path, memory_bytes: int, wait_seconds: float
 ) -> tuple[Ints, Ints]:
-    """Merge the cells of a group of shards into its folder, and return their row sums and column sums.
-
-    `pieces` are references to the cells of each range. They are fetched one at a time, so that a node never holds all
-    of them in memory.
-    """
+    """Merge the cells of a group of shards into its folder, and return their row sums and column sums."""
+    # `pieces` are references to the cells of each range. They are fetched one at a time, so that a node never holds all
+    # of them in memory.
     ray = load_ray()
 
     with place_folder(folder) as placed, _scratch() as scratch, _gather(scratch, layout, shards) as merged:

@@ -127,10 +127,8 @@ def _count_chunks(
 def count_part(
     ids: NDArray[np.uint32], layout: Layout, config: CountConfig, runs: RunFiles, *, memory_bytes: int
 ) -> None:
-    """Count part of a corpus on one thread and write its runs, which the caller merges with those of other parts.
-
-    The part must hold whole units, and `runs` all shards of the layout.
-    """
+    """Count part of a corpus on one thread and write its runs, which the caller merges with those of other parts."""
+    # The part must hold whole units, and `runs` all shards of the layout.
     from swivel.counts.cooccurrence.rows import ChunkCounter
 
     if not ids.size:
@@ -178,12 +176,10 @@ def _wake_device(config: CountConfig) -> None:
 
 
 def prepare_device(config: CountConfig) -> Callable[[], None]:
-    """Initialize CUDA in a background thread, or raise ConfigError if another device cannot be used.
-
-    Importing torch, initializing CUDA and loading kernels takes seconds, in which the text can be read; a process does
-    it once for the same settings. Call the returned function repeatedly while reading: it raises ConfigError once
-    initializing the requested CUDA device has failed.
-    """
+    """Initialize CUDA in a background thread, or raise ConfigError if another device cannot be used."""
+    # Importing torch, initializing CUDA and loading kernels takes seconds, in which the text can be read; a process
+    # does it once for the same settings. Call the returned function repeatedly while reading: it raises ConfigError
+    # once initializing the requested CUDA device has failed.
     if not may_use_cuda(config.device):
         if config.device not in ("auto", "cpu"):
             from swivel.counts.cooccurrence.gpu.counter import open_device

@@ -146,19 +146,16 @@ class BasketSpill(SpillFiles):
         """Yield the cells of all pairs of a block of baskets, summed within the block; `threads` is not used."""
         for items, after in self._blocks():
             if self._weights is None and self._both_ways:
-                items = _sort_baskets(items, after)  # so that a pair is counted in one direction only
+                # In ascending order within each basket, so that a pair is counted in one direction only. The last item
+                # of a basket has none after it.
+                numbers = np.cumsum(after == 0) - (after == 0)
+                items = items[np.lexsort((items, numbers))]
 
             weights = np.ones(int(after.max(initial=0)), np.int64) if self._weights is None else self._weights
             for rows, columns, units in _count_pairs(items, np.minimum(after, len(weights)), weights):
                 yield rows, columns, units
                 if self._both_ways:
                     yield columns, rows, units
-
-
-def _sort_baskets(items: Ints, after: Ints) -> Ints:
-    """Return the items in ascending order within each basket; the last item of a basket has none after it."""
-    baskets = np.cumsum(after == 0) - (after == 0)
-    return items[np.lexsort((items, baskets))]
 
 
 def _count_pairs(items: Ints, after: Ints, weights: Ints) -> Iterator[UnitCells]:

@@ -125,15 +125,9 @@ def as_labels(values: NDArray[Any]) -> list[Any]:
 
 
 def label_positions(size: int, labels: Sequence[str] | None, counts: int, name: str, side: str) -> list[str]:
-    """Return the labels of the rows or columns of a matrix with `counts` cells; without labels, their positions.
-
-    A size that is implausible for the number of counts raises CountsError, before memory is allocated for it.
-
-    >>> label_positions(10**12, None, 3, "a.npz", "rows")
-    Traceback (most recent call last):
-    swivel.errors.CountsError: a.npz: 1,000,000,000,000 rows for only 3 counts; is it damaged?
-    """
+    """Return the labels of the rows or columns of a matrix with `counts` cells; without labels, their positions."""
     if labels is None:
+        # Before memory is allocated for a size that only a damaged file has.
         if size > _FREE_POSITIONS + _POSITIONS_PER_COUNT * counts:
             raise CountsError(f"{name}: {size:,} {side} for only {counts:,} counts; is it damaged?")
         return list(map(str, range(size)))
@@ -162,15 +156,12 @@ class ImportContext:
     sides: str  # see `ImportConfig.sides`; some readers set it from the file
     memory_bytes: int
     task: Task  # readers report the bytes or rows of the source that they have read
-
     # Labels for the rows and columns of a matrix, from the user or from the format.
     row_labels: Sequence[str] | None = None
     column_labels: Sequence[str] | None = None
-
     # Tables for readers of labeled sources; the same object if rows and columns are the same things.
     rows: LabelTable = field(init=False)
     columns: LabelTable = field(init=False)
-
     shape: tuple[int, int] | None = None  # numbers of rows and columns if ids are positions in a matrix
     labels: tuple[list[str], list[str]] = ([], [])  # of all rows and of all columns, after `settle`
     _name: str = ""

@@ -52,10 +52,8 @@ class ImportSource:
 
 
 def find_source(source: Any, config: ImportConfig, out: str | Path | None = None) -> ImportSource:
-    """Return the source behind a path, several paths or an object; raise ConfigError if its format is unknown.
-
-    Nothing in the output folder `out` is part of a source.
-    """
+    """Return the source behind a path, several paths or an object; raise ConfigError if its format is unknown."""
+    # Nothing in the output folder `out` is part of a source.
     paths = [source] if isinstance(source, (str, Path)) else source
     if not isinstance(paths, (list, tuple)) or not all(isinstance(path, (str, Path)) for path in paths):
         return _find_object(source, config)

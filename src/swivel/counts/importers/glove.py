@@ -52,10 +52,8 @@ def read_glove(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
 
 
 def read_label_file(file: Path) -> list[str]:
-    """Return the labels in a text file with one label per line, without anything after a tab and without a count.
-
-    This reads vocabularies of GloVe and word2vec (`word 123`), 10x Genomics files (`id TAB name`) and plain lists.
-    """
+    """Return the labels in a text file with one label per line, without anything after a tab and without a count."""
+    # This reads vocabularies of GloVe and word2vec (`word 123`), 10x Genomics files (`id TAB name`) and plain lists.
     labels = []
     for block in read_lines(file):
         for index, line in enumerate(block.lines()):

@@ -31,7 +31,7 @@ from swivel.runtime.estimates import ResourceEstimate, check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import track
 from swivel.storage import fingerprint, scratch_folder
-from swivel.storage.output_folder import OutputFolder, output_folder
+from swivel.storage.output_folder import output_folder
 
 # A line of triples has at least 12 bytes; its cell takes 16 bytes in the scratch folder and 8 in the matrix. Compressed
 # files take more, which is known only after reading.
@@ -101,17 +101,12 @@ def import_counts(
                 return open_matrix(output.path)
             record["facts"] = to_facts(digests)
 
-        with _working_folder(output, origin) as path:
+        # The cells of an object whose size is known stay in memory, like the matrix, unless that is stored.
+        in_memory = output.path is None and not origin.files and origin.size is not None
+        with contextlib.nullcontext() if in_memory else output.working() as path:
             check_libraries("importing")
             matrix = _import(origin, config, labels, path, record, options)
             return matrix if output.path is not None else matrix.to_memory()
-
-
-def _working_folder(output: OutputFolder, source: ImportSource) -> contextlib.AbstractContextManager[Path | None]:
-    """Return a folder to work in; none for an object in memory that is not stored, whose cells stay in memory."""
-    if output.path is None and not source.files and source.size is not None:
-        return contextlib.nullcontext()
-    return output.working()
 
 
 def _make_config(settings: dict[str, Any]) -> ImportConfig:

@@ -11,6 +11,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -54,7 +55,7 @@ def read_sparse(matrix: Any, context: ImportContext) -> Iterator[ImportChunk]:
         columns = np.asarray(rowwise.indices[first:last], np.int64)
         counts = np.asarray(rowwise.data[first:last], np.float64)
         _check_range(columns, columns_total, "column", _number_values(name, first))
-        yield ImportChunk(rows, columns, counts, _name_cells(name, rows, columns))
+        yield ImportChunk(rows, columns, counts, partial(_name_cell, rows, columns))
         context.task.advance(last - first)
 
 
@@ -64,13 +65,13 @@ def _check_kind(values: NDArray[Any], name: str) -> NDArray[Any]:
     return values
 
 
+def _name_cell(rows: Ints, columns: Ints, index: int) -> str:
+    return f"the matrix, row {rows[index]:,}, column {columns[index]:,}"
+
+
 def _find_rows(indptr: Ints, first: int, last: int) -> Ints:
     """Return the row of each stored cell `first` to `last - 1`."""
     return np.searchsorted(indptr, np.arange(first, last), side="right") - 1
-
-
-def _name_cells(name: str, rows: Ints, columns: Ints) -> Place:
-    return lambda index: f"{name}, row {rows[index]:,}, column {columns[index]:,}"
 
 
 def _number_values(name: str, first: int) -> Place:

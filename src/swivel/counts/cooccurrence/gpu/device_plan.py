@@ -105,10 +105,8 @@ class MemoryShare:
 
 
 def share_memory(memory: int, places: int, rules: PairRules) -> MemoryShare:
-    """Return buffer sizes for `memory` bytes on the device, or raise MemoryBudgetError with the bytes needed.
-
-    The corpus gets at most a quarter, tiles get an eighth, keys get the rest.
-    """
+    """Return buffer sizes for `memory` bytes on the device, or raise MemoryBudgetError with the bytes needed."""
+    # The corpus gets at most a quarter, tiles get an eighth, keys get the rest.
     min_keys = max(_MIN_KEYS, 2 * rules.reach)  # pairs of one place
     merging_bytes = BYTES_PER_KEY * min(1 << rules.cell_bits, _MERGED_CELLS)
     needed = merging_bytes + 2 * (BYTES_PER_KEY * min_keys + (BYTES_PER_PAIR + 8) * rules.reach)
@@ -128,10 +126,8 @@ def share_memory(memory: int, places: int, rules: PairRules) -> MemoryShare:
 
 
 def estimate_pairs(rules: PairRules, tallies: NDArray[np.int64], *, places: int) -> NDArray[np.float64]:
-    """Return the expected number of pairs of each shard, in so many places, if words were independent.
-
-    `tallies` are the numbers of words of each block in a sample; the last entry counts places without a word.
-    """
+    """Return the expected number of pairs of each shard, in so many places, if words were independent."""
+    # `tallies` are the numbers of words of each block in a sample; the last entry counts places without a word.
     share = tallies / max(int(tallies.sum()), 1)
     is_inside = rules.tables[1::2] >= 0
     offsets = np.bincount(rules.tables[0::2][is_inside], minlength=rules.parts)
