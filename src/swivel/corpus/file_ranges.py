@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING
 
 from swivel.config import CorpusConfig
 from swivel.corpus.sources import PACKED_SUFFIXES, TextFile, clear_remote_errors, open_file, text_size
-from swivel.corpus.streams import BLOCK_BYTES, Stream, TextBlock, drop_bom, file_stream, find_codec
+from swivel.corpus.streams import BLOCK_BYTES, UTF8, Stream, TextBlock, drop_bom, file_stream, find_codec
 from swivel.errors import CorpusError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class FileRange:
 
 def cut_files(files: Iterable[TextFile], config: CorpusConfig, range_bytes: int) -> list[FileRange]:
     """Return ranges of about `range_bytes` that cover the files in order."""
-    is_utf8 = find_codec(config.encoding).name in ("utf-8", "utf-8-sig")
+    is_utf8 = find_codec(config.encoding).name in UTF8
     ranges = []
 
     for file in files:
@@ -105,15 +105,10 @@ def open_range(part: FileRange, config: CorpusConfig) -> Stream:
 def _read_between(part: FileRange, unit_ends: tuple[bytes, ...]) -> Iterator[TextBlock]:
     """Yield the bytes of the units that start in a range."""
     with open_file(part.file) as raw, clear_remote_errors(str(part.file)):
-        position: int | None = 0
-        if part.start:
-            position = _find_cut(raw, part.start, part.stop, unit_ends)
+        position = _find_cut(raw, part.start, part.stop, unit_ends) if part.start else 0
         if position is None:
             return  # A single unit spans the whole range; it belongs to the range where it starts.
-
-        stop = None
-        if part.stop is not None:
-            stop = _find_cut(raw, part.stop, None, unit_ends)
+        stop = None if part.stop is None else _find_cut(raw, part.stop, None, unit_ends)
 
         raw.seek(position)
         while stop is None or position < stop:

@@ -11,22 +11,19 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from swivel.config import SCORERS, CorpusConfig
 from swivel.corpus import phrase_kernels as kernels
-from swivel.corpus.tokenizer_kernels import map_ids
+from swivel.corpus.encoded_corpus import EncodedCorpus, write_parts
 from swivel.corpus.type_tables import TypeCounts, TypeTable
 from swivel.corpus.vocabulary import BREAK, GAP, Vocabulary, read_tokens
 from swivel.errors import ConfigError
 from swivel.runtime.parallel import map_in_order
-from swivel.storage import ArrayAppender, open_array
-
-if TYPE_CHECKING:
-    from swivel.corpus.encoded_corpus import EncodedCorpus
+from swivel.storage import ArrayAppender
 
 Ids = NDArray[np.uint32]
 Ints = NDArray[np.int64]
@@ -84,14 +81,8 @@ class JoinedCorpus:
         """Write the corpus as ids of a vocabulary, as `EncodedCorpus.write_ids` does."""
         absent = GAP if keep_gaps else BREAK
         numbers = np.array([vocabulary.ids.get(token, absent) for token in self.tokens], np.uint32)
-
-        def convert(ids: Ids) -> Ids:
-            out = np.empty(len(ids) + 1, np.uint32)
-            size, _, closes = map_ids(ids, numbers, out)
-            out[size] = BREAK
-            return out[: size + bool(closes and size)]
-
-        return self._write(map_in_order(convert, self._chunks(), threads=threads), path)
+        starts = range(0, len(self.ids), _CHUNK_IDS)
+        return write_parts(((numbers, self.ids[start : start + _CHUNK_IDS]) for start in starts), path, threads)
 
     def find(self, config: CorpusConfig) -> None:
         """Find phrases and join them, in as many passes as configured."""
@@ -128,7 +119,12 @@ class JoinedCorpus:
         trie = PhraseTrie(len(self.tokens), [(members, numbers[name]) for name, members in sequences])
         self._passes += 1
         joined = map_in_order(trie.join, self._chunks(), threads=self._threads)
-        self.ids = self._write((ids for ids, _ in joined), self._scratch / f"tokens-{self._passes}.npy")
+        file = ArrayAppender(self._scratch / f"tokens-{self._passes}.npy", np.uint32)
+        with contextlib.closing(file):
+            for ids, _ in joined:
+                file.append(ids)
+        self.ids = file.open()
+
         counts = np.zeros(len(self.tokens), np.int64)
         for ids in self._chunks():
             counts += np.bincount(ids[ids != BREAK], minlength=len(counts))
@@ -167,15 +163,6 @@ class JoinedCorpus:
                     break
             yield self.ids[start:stop]
             start = stop
-
-    def _write(self, parts: Iterable[Ids], path: Path) -> Ids:
-        file = ArrayAppender(path, np.uint32)
-        with contextlib.closing(file):
-            for part in parts:
-                file.append(part)
-        ids = open_array(path)
-        # Parts end with a break; the corpus does not.
-        return ids[:-1] if len(ids) and ids[-1] == BREAK else ids
 
     def _count_pairs(self, min_count: int) -> tuple[Ints, Ints, Ints, int]:
         """Return the frequent pairs of adjacent tokens, their counts, and the number of distinct tokens and pairs."""

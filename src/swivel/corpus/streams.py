@@ -41,6 +41,7 @@ from swivel.runtime.resources import format_bytes
 
 BLOCK_BYTES = 1 << 20
 PIECE_BYTES = 1 << 20  # small enough for the cache of a core
+UTF8 = ("utf-8", "utf-8-sig")  # names of codecs
 _MAX_CONTINUATION_BYTES = 3  # of a code point in UTF-8
 _SEPARATOR = "swivel.separator"
 _XZ_BYTES = 1 << 30  # memory for decompression; files of `xz -9` take 65 MiB
@@ -155,11 +156,9 @@ def file_stream(file: TextFile, codec: codecs.CodecInfo, config: CorpusConfig) -
 
     def read() -> Iterator[TextBlock]:
         blocks = _read_file(file, name)
-        if codec.name in ("utf-8", "utf-8-sig"):
-            return blocks
-        return _transcode(blocks, name, codec, config)
+        return drop_bom(blocks if codec.name in UTF8 else _transcode(blocks, name, codec, config))
 
-    return Stream(name, lambda: drop_bom(read()), size_of(file))
+    return Stream(name, read, size_of(file))
 
 
 def _read_file(file: TextFile, name: str) -> Iterator[TextBlock]:

@@ -21,7 +21,7 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts.block_layout import Ints, Layout, choose_layout
 from swivel.counts.matrix import Matrix, MatrixContents
 from swivel.counts.matrix_folder import STAGE, adopt_cells, finish_folder, open_matrix_folder
-from swivel.counts.shards import CellArrays, RunFiles, make_piece, merge_runs, shard_ranges
+from swivel.counts.shards import CellArrays, RunFiles, make_piece, merge_runs, shard_ranges, sum_cells
 from swivel.errors import CountsError, MemoryBudgetError
 from swivel.runtime.parallel import map_in_order
 from swivel.storage import FolderWriter, create_folder, scratch_folder
@@ -173,7 +173,7 @@ class MatrixBuilder:
 
     def _create_runs(self, stack: contextlib.ExitStack) -> RunFiles:
         folder = None if self.path is None else stack.enter_context(scratch_folder(self.path))
-        runs = RunFiles(folder, self.layout, threads=self.threads)
+        runs = RunFiles(folder, self.layout)
         stack.callback(runs.close)
         return runs
 
@@ -299,7 +299,7 @@ class MatrixBuilder:
     def finish(
         self, *, config: Any = None, inputs: Mapping[str, str] | None = None, facts: Mapping[str, Any] | None = None
     ) -> Matrix:
-        """Merge the runs and return the matrix, opened from its folder if it has one; arguments are for its manifest."""
+        """Merge the runs and return the matrix, opened from its folder if it has one; `facts` are for its manifest."""
         self._spill()
         self._runs.close()
         if self._runs.cells == 0:
@@ -330,13 +330,14 @@ class MatrixBuilder:
 
     def _describe(self, arrays: CellArrays, config: Any) -> MatrixContents:
         """Return everything that the finished matrix consists of."""
+        row_sums, column_sums = sum_cells(arrays, self.layout, threads=self.threads)
         return MatrixContents(
             layout=self.layout,
             arrays=arrays,
             rows=self.spec.rows,
             columns=self.spec.columns,
-            row_sums=self._runs.row_sums,
-            column_sums=self._runs.column_sums,
+            row_sums=row_sums,
+            column_sums=column_sums,
             unit=self.spec.unit,
             column_parts=self.spec.column_parts,
             config=to_json(config or {}),

@@ -28,7 +28,7 @@ from swivel.corpus.sources import TextFile, can_compare, files_of, list_files, t
 from swivel.corpus.type_tables import PackedTypes, TypeCounts
 from swivel.corpus.vocabulary import Vocabulary, check_units, choose_vocabulary, describe_text
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
-from swivel.counts.block_layout import Ints, Layout
+from swivel.counts.block_layout import Layout
 from swivel.counts.cooccurrence.corpus_count import count_part, make_spec
 from swivel.counts.cooccurrence.count_plan import split_evenly
 from swivel.counts.shards import CellArrays, RunFiles, merge_runs, open_cells
@@ -97,8 +97,9 @@ class _RayCounter:
 
         nodes = await_nodes(ray)
         self.cores = max(1, int(sum(node.cores for node in nodes)))
-        self.memory_bytes = _task_memory(options, nodes)
-        self.merge_bytes = min(self.memory_bytes, _core_share(nodes))
+        core_share = min(int(node.memory_bytes / node.cores) for node in nodes)
+        self.memory_bytes = _task_memory(options, nodes, core_share)
+        self.merge_bytes = min(self.memory_bytes, core_share)
         self.idle_seconds = IDLE_SECONDS
 
         where = f"{len(nodes)} nodes" if len(nodes) > 1 else "one node"
@@ -197,13 +198,8 @@ class _RayCounter:
             for parts, group, folder in zip(cells, groups, folders, strict=True)
         ]
         blocks = [len(group) // layout.column_blocks for group in groups]
-        row_sums = np.zeros(layout.rows, np.int64)
-        column_sums = np.zeros(layout.columns, np.int64)
-        with closing(self._results(references, "merging", blocks, "blocks")) as results:
-            for number, (group_row_sums, group_column_sums) in results:
-                cells[number].clear()  # the cells are on disk: release them from the object store
-                row_sums += group_row_sums
-                column_sums += group_column_sums
+        for number, _ in self._results(references, "merging", blocks, "blocks"):
+            cells[number].clear()  # the cells are on disk: release them from the object store
 
         builder = MatrixBuilder(
             path,
@@ -216,9 +212,8 @@ class _RayCounter:
         with builder:
             with builder.begin_run() as run:
                 for folder in folders:
-                    run.append(open_cells(folder), with_sums=False)
+                    run.append(open_cells(folder))
                     remove_tree(folder)
-                run.add_sums(row_sums, column_sums)
             return builder.finish(**record)
 
 
@@ -226,11 +221,11 @@ def _cost_of(piece: tuple[FileRange, ...]) -> int:
     return sum(part.cost for part in piece)
 
 
-def _task_memory(options: RunOptions, nodes: Sequence[Node]) -> int:
+def _task_memory(options: RunOptions, nodes: Sequence[Node], core_share: int) -> int:
     """Return the memory of a task: `options.memory`, or half of the memory per core of a node."""
     largest = max(node.memory_bytes for node in nodes)
     if options.memory is None:
-        return min(max(_core_share(nodes) // 2, MIN_TASK_MEMORY), largest)
+        return min(max(core_share // 2, MIN_TASK_MEMORY), largest)
     if options.memory_bytes > largest:
         raise MemoryBudgetError(
             f"memory per task is {format_bytes(options.memory_bytes)}, but the largest node has "
@@ -238,11 +233,6 @@ def _task_memory(options: RunOptions, nodes: Sequence[Node]) -> int:
         )
 
     return options.memory_bytes
-
-
-def _core_share(nodes: Sequence[Node]) -> int:
-    """Return the smallest memory per core of any node."""
-    return min(int(node.memory_bytes / node.cores) for node in nodes)
 
 
 def cut_groups(layout: Layout, max_groups: int) -> tuple[range, ...]:
@@ -343,8 +333,8 @@ def _take_shards(cells: CellArrays, shards: range) -> CellArrays:
 
 def merge_group(
     pieces: Sequence[Any], layout: Layout, shards: range, folder: Path, memory_bytes: int, wait_seconds: float
-) -> tuple[Ints, Ints]:
-    """Merge the cells of a group of shards into its folder, and return their row sums and column sums."""
+) -> None:
+    """Merge the cells of a group of shards into its folder."""
     # `pieces` are references to the cells of each range. They are fetched one at a time, so that a node never holds all
     # of them in memory.
     ray = load_ray()
@@ -358,7 +348,6 @@ def merge_group(
                     with runs.run():
                         runs.append(fetch(ray, reference, seconds=wait_seconds))
                 runs.close()
-                target.add_sums(runs.row_sums, runs.column_sums)
 
                 # With more than MAX_RUNS pieces, merge each batch to one run first.
                 is_only_batch = len(pieces) <= MAX_RUNS
@@ -368,8 +357,6 @@ def merge_group(
             merged.close()
             merge_runs(merged.open(), target, memory_bytes=memory_bytes, threads=1)
         target.close()
-
-    return target.row_sums, target.column_sums
 
 
 @contextmanager

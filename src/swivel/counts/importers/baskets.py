@@ -20,7 +20,7 @@ from swivel.counts.cooccurrence.windows import window_weights
 from swivel.counts.importers.context import ImportContext, Place, number_places
 from swivel.counts.importers.import_config import SEPARATORS, ImportConfig
 from swivel.counts.importers.lines import read_lines
-from swivel.counts.importers.spill import PIECE, SpillFiles, add_sums
+from swivel.counts.importers.spill import PIECE, add_sums, open_spill
 from swivel.errors import CountsError
 
 _ITEMS = 1 << 24  # items paired at a time: their arrays take 0.6 GiB
@@ -94,13 +94,13 @@ def _number_baskets(baskets: list[list[Any]], context: ImportContext, place: Pla
     return ids, lengths
 
 
-class BasketSpill(SpillFiles):
+class BasketSpill:
     """Files of items and basket lengths, from which the cells are generated."""
 
     length = None  # number of cells: not known before they are generated
 
     def __init__(self, folder: Path | None, config: ImportConfig, sides: str) -> None:
-        super().__init__(folder, items=np.uint32, lengths=np.uint32)
+        self.files = open_spill(folder, items=np.uint32, lengths=np.uint32)
         self._both_ways = sides != "same"
         self._weights: Ints | None = None
         self.unit = 1
@@ -112,11 +112,13 @@ class BasketSpill(SpillFiles):
 
     def add(self, baskets: Baskets) -> None:
         """Append baskets to the files."""
-        self.append(*baskets)
+        for file, values in zip(self.files, baskets, strict=True):
+            file.append(values)
 
     def finish(self, name: str) -> None:
         """Close the files; raise CountsError if the source `name` has no baskets."""
-        self.close()
+        for file in self.files:
+            file.close()
         if not self.files[0].length:
             raise CountsError(f"{name}: there are no baskets")
 

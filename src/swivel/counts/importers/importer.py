@@ -161,7 +161,8 @@ def _import(
     with contextlib.ExitStack() as stack:
         scratch = None if path is None else stack.enter_context(scratch_folder(path))
         spill = BasketSpill(scratch, config, sides) if source.format == "baskets" else CellSpill(scratch)
-        stack.callback(spill.close)
+        for file in spill.files:
+            stack.callback(file.close)
 
         unit = "bytes" if source.files else "rows"
         with clear_errors("the source"), track(options.progress, "reading", source.size, unit) as task:

@@ -106,30 +106,16 @@ def _fits(counts: NDArray[np.float64], unit: int) -> bool:
     return bool((np.abs(scaled - whole) <= _TOLERANCE * whole).all())
 
 
-class SpillFiles:
-    """Growing arrays, in files of a scratch folder or in memory."""
-
-    def __init__(self, folder: Path | None, **kinds: type[np.generic]) -> None:
-        self.files = [
-            ArrayAppender(None if folder is None else folder / f"{name}.npy", kind) for name, kind in kinds.items()
-        ]
-
-    def append(self, *arrays: NDArray[Any]) -> None:
-        """Append to each file the array at its position."""
-        for file, values in zip(self.files, arrays, strict=True):
-            file.append(values)
-
-    def close(self) -> None:
-        """Close the files. A second call does nothing."""
-        for file in self.files:
-            file.close()
+def open_spill(folder: Path | None, **kinds: type[np.generic]) -> list[ArrayAppender]:
+    """Return growing arrays, in files of a scratch folder or in memory."""
+    return [ArrayAppender(None if folder is None else folder / f"{name}.npy", kind) for name, kind in kinds.items()]
 
 
-class CellSpill(SpillFiles):
+class CellSpill:
     """Files of rows, columns and counts."""
 
     def __init__(self, folder: Path | None) -> None:
-        super().__init__(folder, rows=np.uint32, columns=np.uint32, counts=np.float64)
+        self.files = open_spill(folder, rows=np.uint32, columns=np.uint32, counts=np.float64)
         self._finder = UnitFinder()
         self.unit = 1
 
@@ -149,11 +135,13 @@ class CellSpill(SpillFiles):
         is_positive: Any = slice(None) if counts.all() else counts > 0
         counts = counts[is_positive]
         self._finder.look_at(counts)
-        self.append(chunk.rows[is_positive], chunk.columns[is_positive], counts)
+        for file, values in zip(self.files, (chunk.rows[is_positive], chunk.columns[is_positive], counts), strict=True):
+            file.append(values)
 
     def finish(self, name: str) -> None:
         """Close the files and choose the unit; raise CountsError if the source `name` has no counts."""
-        self.close()
+        for file in self.files:
+            file.close()
         if not self.length:
             raise CountsError(f"{name}: there are no counts: the source is empty, or every cell is 0")
         try:
