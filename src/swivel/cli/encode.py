@@ -65,7 +65,7 @@ def encode(
     swivel encode work/vectors reviews.txt -o reviews.npy
     """
     check_libraries("encoding")
-    from swivel.corpus.streams import read_lines
+    from swivel.corpus.text_lines import read_lines
 
     path = Path(output)
     check_output_file(path, [Path(vectors), Path(file)], overwrite=options.overwrite)

@@ -43,7 +43,7 @@ BLOCK_BYTES = 1 << 20
 PIECE_BYTES = 1 << 20  # small enough for the cache of a core
 UTF8 = ("utf-8", "utf-8-sig")  # names of codecs
 _MAX_CONTINUATION_BYTES = 3  # of a code point in UTF-8
-_SEPARATOR = "swivel.separator"
+SEPARATOR = "swivel.separator"
 _XZ_BYTES = 1 << 30  # memory for decompression; files of `xz -9` take 65 MiB
 
 
@@ -112,29 +112,6 @@ def open_streams(texts: Texts, config: CorpusConfig) -> list[Stream]:
     if start and not isinstance(start[-1], str):
         return [Stream(TEXT_IN_MEMORY, lambda: _pack(_pack_tokens(items, config)), has_marks=True, is_tokenized=True)]
     return [Stream(TEXT_IN_MEMORY, lambda: _pack(_pack_texts(items)), has_marks=True)]
-
-
-def read_lines(path: str | TextFile, config: CorpusConfig | None = None) -> Iterator[str]:
-    """Yield the lines of the files of a path, which may be compressed; "-" is standard input.
-
-    Raises CorpusError for invalid bytes; with `errors="replace"`, they become NUL, which separates tokens.
-    """
-    config = config or CorpusConfig()
-    for stream in open_streams(path, config):
-        pending: list[str] = []  # the parts of a line that is not complete
-        for piece in cut_stream(stream, PIECE_BYTES):
-            try:
-                text = piece.data.decode("utf-8", "strict" if config.errors == "strict" else _SEPARATOR)
-            except UnicodeDecodeError as error:
-                raise describe_bad_byte(piece, error.start) from error
-
-            first, *lines = text.split("\n")
-            pending.append(first)
-            for line in lines:
-                yield "".join(pending).removesuffix("\r")
-                pending = [line]
-        if any(pending):
-            yield "".join(pending)
 
 
 def find_codec(encoding: str) -> codecs.CodecInfo:
@@ -248,7 +225,7 @@ def drop_bom(blocks: Iterator[TextBlock]) -> Iterator[TextBlock]:
         yield TextBlock(pending, cost)
 
 
-codecs.register_error(_SEPARATOR, lambda error: ("\0", error.end))  # type: ignore[attr-defined]
+codecs.register_error(SEPARATOR, lambda error: ("\0", error.end))  # type: ignore[attr-defined]
 
 
 def _transcode(
@@ -256,7 +233,7 @@ def _transcode(
 ) -> Iterator[TextBlock]:
     """Convert blocks from another encoding to UTF-8; invalid bytes become NUL, which separates tokens."""
     assert codec.incrementaldecoder is not None  # true for all text encodings of Python
-    decoder = codec.incrementaldecoder("strict" if config.errors == "strict" else _SEPARATOR)
+    decoder = codec.incrementaldecoder("strict" if config.errors == "strict" else SEPARATOR)
     place = TextPlace()
 
     def decode(data: bytes, *, final: bool = False) -> bytes:

@@ -62,7 +62,7 @@ def test_lines_after_a_header_have_their_number(tmp_path: Path) -> None:
 
 
 def test_very_long_lines_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swivel.counts.importers.lines.MAX_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr("swivel.corpus.text_lines.MAX_LINE_BYTES", 1 << 20)
     with pytest.raises(CountsError, match="line 1: longer than 1,048,576 bytes"):
         swivel.import_counts(write_text(tmp_path / "a.tsv", b"x" * (3 << 20)))
 

@@ -15,11 +15,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from swivel.config import CountConfig
+from swivel.corpus.text_lines import read_table_lines
 from swivel.counts.block_layout import Ints, UnitCells
 from swivel.counts.cooccurrence.windows import window_weights
 from swivel.counts.importers.context import ImportContext, Place, number_places
 from swivel.counts.importers.import_config import SEPARATORS, ImportConfig
-from swivel.counts.importers.lines import read_lines
 from swivel.counts.importers.spill import PIECE, add_sums, open_spill
 from swivel.errors import CountsError
 
@@ -37,7 +37,7 @@ def read_basket_file(file: Path, context: ImportContext) -> Iterator[Baskets]:
     mark = context.config.comment.encode() if context.config.comment else None
     is_header = context.config.header
 
-    for block in read_lines(file):
+    for block in read_table_lines(file):
         separator = separator or next((each for each in (b"\t", b",", b";") if each in block.data), b" ")
         baskets: list[list[bytes]] = []
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from swivel.corpus.text_lines import LineBlock, read_table_lines
 from swivel.counts.importers.context import ImportChunk, ImportContext, Place
 from swivel.counts.importers.import_config import SEPARATORS, ImportConfig, pick_fields
-from swivel.counts.importers.lines import LineBlock, read_lines
 from swivel.errors import CountsError
 from swivel.runtime.numbers import is_plain, parse_float
 
@@ -97,7 +97,7 @@ def read_triples(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
 def _read_batches(file: Path, config: ImportConfig, context: ImportContext) -> Iterator[FieldBatch]:
     """Yield the fields of a file in batches, without blank lines and comments."""
     # Every line must have as many fields as the first one.
-    blocks = read_lines(file)
+    blocks = read_table_lines(file)
     separator = b""
     width = 0
 
