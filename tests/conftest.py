@@ -32,8 +32,11 @@ if not HAS_GPU:
     os.environ["TRITON_INTERPRET"] = "1"
 
 # On a busy machine an example may take any time.
+# Tests of the marker `oracle` compare with independent implementations. `make oracles` runs them with more examples than
+# `make test`; a slow one takes a share of them: @settings(max_examples=settings.default.max_examples // 5).
 settings.register_profile("swivel", deadline=None)
-settings.load_profile("swivel")
+settings.register_profile("oracles", deadline=None, max_examples=int(os.environ.get("EXAMPLES") or 5_000))
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "swivel"))
 
 TESTS = Path(__file__).parent
 sys.path.insert(0, str(TESTS))  # files of tests are no package: this is how they share a module
