@@ -17,7 +17,7 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.counts.block_layout import Layout
 from swivel.counts.cooccurrence.count_plan import announce_forecast, forecast_count, make_plan, survey_corpus
-from swivel.counts.cooccurrence.windows import column_vocabulary, part_names, window_weights
+from swivel.counts.cooccurrence.windows import column_vocabulary, part_names, window_unit
 from swivel.counts.shards import RunFiles, make_piece
 from swivel.errors import ConfigError, CountsError
 from swivel.runtime.options import RunOptions
@@ -89,7 +89,7 @@ def make_spec(vocabulary: Vocabulary, config: CountConfig) -> MatrixSpec:
     return MatrixSpec(
         rows=vocabulary,
         columns=column_vocabulary(vocabulary, config),
-        unit=window_weights(config).unit,
+        unit=window_unit(config),
         symmetric=config.columns == "symmetric" and config.window_left == config.window_right,
         column_parts=part_names(config),
     )

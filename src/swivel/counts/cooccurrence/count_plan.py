@@ -96,11 +96,14 @@ def survey_corpus(ids: NDArray[np.uint32], words: int, config: CountConfig, *, t
         run = tail if part_breaks else run + tail
         samples.append(buffer[:sampled] + start)
 
-    cells = _count_columns(ids, np.concatenate(samples), words, config) / is_sampled.mean()
-    return Survey(int(ids.size), tokens, breaks, max(longest, run), int(cells))
+    longest = max(longest, run)
+    cells = _count_columns(ids, np.concatenate(samples), words, config, max(longest - 1, 1)) / is_sampled.mean()
+    return Survey(int(ids.size), tokens, breaks, longest, int(cells))
 
 
-def _count_columns(ids: NDArray[np.uint32], places: NDArray[np.int64], words: int, config: CountConfig) -> int:
+def _count_columns(
+    ids: NDArray[np.uint32], places: NDArray[np.int64], words: int, config: CountConfig, reach: int
+) -> int:
     """Return the number of cells of the words at these places, which are all places where these words occur."""
     from swivel.counts.cooccurrence import window_kernels as kernels
 
@@ -108,14 +111,15 @@ def _count_columns(ids: NDArray[np.uint32], places: NDArray[np.int64], words: in
     places = places[np.argsort(ids[places], kind="stable")]
     edges = np.flatnonzero(np.diff(ids[places].astype(np.int64), prepend=-1, append=-1)).tolist()
     stamps = np.zeros(words * max(len(part_names(config)), 1), np.int32)
-    parts = place_parts(config)
+    parts = place_parts(config, reach)
+    left = min(config.window_left, reach)
     cells = 0
 
     # `ids` may be larger than memory: reading ahead would load pages that are not used.
     with random_reads(ids):
         for number, (first, last) in enumerate(pairwise(edges), 1):
             row = places[first:last]
-            cells += kernels.sample_row(ids, row, parts, config.window_left, words, stamps, np.int32(number))
+            cells += kernels.sample_row(ids, row, parts, left, words, stamps, np.int32(number))
 
     return cells
 

@@ -36,10 +36,10 @@ def accumulator_shape(layout: Layout, reach: int) -> kernels.CountShape:
 
 def make_window(config: CountConfig, plan: CountPlan, shape: kernels.CountShape) -> kernels.Window:
     """Return the window in the form the kernels need; the word itself, in the middle, has weight 0."""
-    weights = window_weights(config)
-    wide = np.concatenate([weights.left[: plan.left][::-1], [0], weights.right[: plan.right]]).astype(np.int64)
-    skipped = config.window_left - plan.left
-    parts = place_parts(config)[skipped : skipped + wide.size]
+    reach = max(plan.left, plan.right)
+    left, right = window_weights(config, reach)
+    wide = np.concatenate([left[::-1], [0], right]).astype(np.int64)
+    parts = place_parts(config, reach)
     return kernels.Window(plan.left, (parts * shape.part_stride).astype(np.uint64), wide.astype(np.uint32), wide)
 
 

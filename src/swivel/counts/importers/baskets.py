@@ -17,7 +17,7 @@ import numpy as np
 from swivel.config import CountConfig
 from swivel.corpus.text_lines import read_table_lines
 from swivel.counts.block_layout import Ints, UnitCells
-from swivel.counts.cooccurrence.windows import window_weights
+from swivel.counts.cooccurrence.windows import window_unit, window_weights
 from swivel.counts.importers.context import ImportContext, Place, number_places
 from swivel.counts.importers.import_config import SEPARATORS, ImportConfig
 from swivel.counts.importers.spill import PIECE, add_sums, open_spill
@@ -102,13 +102,8 @@ class BasketSpill:
     def __init__(self, folder: Path | None, config: ImportConfig, sides: str) -> None:
         self.files = open_spill(folder, items=np.uint32, lengths=np.uint32)
         self._both_ways = sides != "same"
-        self._weights: Ints | None = None
-        self.unit = 1
-
-        if config.window is not None:
-            weights = window_weights(CountConfig(window=config.window, weight=config.weight))
-            self.unit = weights.unit
-            self._weights = weights.left
+        self._window = config.window and CountConfig(window=config.window, weight=config.weight)
+        self.unit = window_unit(self._window) if self._window else 1
 
     def add(self, baskets: Baskets) -> None:
         """Append baskets to the files."""
@@ -147,13 +142,15 @@ class BasketSpill:
     def pieces(self, threads: int) -> Iterator[UnitCells]:
         """Yield the cells of all pairs of a block of baskets, summed within the block; `threads` is not used."""
         for items, after in self._blocks():
-            if self._weights is None and self._both_ways:
+            if self._window is None and self._both_ways:
                 # In ascending order within each basket, so that a pair is counted in one direction only. The last item
                 # of a basket has none after it.
                 numbers = np.cumsum(after == 0) - (after == 0)
                 items = items[np.lexsort((items, numbers))]
 
-            weights = np.ones(int(after.max(initial=0)), np.int64) if self._weights is None else self._weights
+            # A window may be wider than any basket, whose items are what memory is needed for.
+            longest = int(after.max(initial=0))
+            weights = window_weights(self._window, longest)[0] if self._window else np.ones(longest, np.int64)
             for rows, columns, units in _count_pairs(items, np.minimum(after, len(weights)), weights):
                 yield rows, columns, units
                 if self._both_ways:

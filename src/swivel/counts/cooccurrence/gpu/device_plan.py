@@ -71,16 +71,14 @@ def make_rules(layout: Layout, config: CountConfig, *, longest: int) -> PairRule
     ([[0, 0], [1, 0], [0, 0], [1, 0]], [1260, 2520])
     """
     max_distance = max(longest - 1, 1)  # of two places in one unit
-    weights = window_weights(config)
-    left = weights.left[:max_distance]
-    right = weights.right[:max_distance]
+    left, right = window_weights(config, max_distance)
     distinct = np.unique(np.concatenate([left, right]))
-    parts = place_parts(config)
+    parts = place_parts(config, max_distance)
 
     tables = np.full((4, max(left.size, right.size)), -1, np.int32)
-    tables[0, : right.size] = parts[config.window_left + 1 :][: right.size]
+    tables[0, : right.size] = parts[left.size + 1 :]
     tables[1, : right.size] = np.searchsorted(distinct, right)
-    tables[2, : left.size] = parts[: config.window_left][::-1][: left.size]
+    tables[2, : left.size] = parts[: left.size][::-1]
     tables[3, : left.size] = np.searchsorted(distinct, left)
 
     return PairRules(
