@@ -18,7 +18,7 @@ from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix
 from swivel.counts import block_layout as matrix_layout
 from swivel.counts.block_layout import Layout, block_count_for, block_length, choose_layout
 from swivel.counts.matrix_folder import MatrixFolder
-from swivel.errors import CountsError, DamagedFolder, StorageError, UnfinishedFolder, UnknownToken
+from swivel.errors import CountsError, DamagedFolder, MemoryBudgetError, StorageError, UnfinishedFolder, UnknownToken
 from swivel.storage import seal, unseal
 
 
@@ -248,6 +248,15 @@ def test_to_scipy_is_a_sparse_matrix_of_float64(tmp_path: Path) -> None:
     assert isinstance(sparse, scipy.sparse.csr_matrix)
     assert sparse.dtype == np.float64
     assert np.array_equal(sparse.toarray(), make_dense(5, 6) / 4)
+
+
+def test_a_scipy_matrix_beyond_memory_is_refused_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix = build(tmp_path / "m", make_dense(5, 6))
+    monkeypatch.setattr("swivel.runtime.estimates.free_memory", lambda: 100)
+    with pytest.raises(
+        MemoryBudgetError, match="m: a SciPy matrix of it needs about 720 B of memory, but 100 B are free"
+    ):
+        matrix.to_scipy()
 
 
 def test_damaged_files_are_named(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.config import VocabularyConfig
-from swivel.errors import ConfigError, CountsError, UnknownToken, VocabularyError, clear_errors
+from swivel.errors import ConfigError, CorpusError, CountsError, UnknownToken, VocabularyError, clear_errors
+from swivel.runtime.estimates import check_memory
 from swivel.runtime.numbers import is_integer, plural
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ _UNESCAPES = {escape: char for char, escape in _ESCAPES.items()}
 _ESCAPED = re.compile(r"\\.?", re.DOTALL)
 _MAX_COUNT = (1 << 63) - 1
 _MAX_COUNT_DIGITS = 19
+_LINES_PER_CHECK = 1 << 20
+_BYTES_PER_TOKEN = 200  # of a list: the tokens, and the tables that are made from them
 _LONG_TEXT = 1 << 16  # characters; splitting a shorter text takes at most 5 ms
 
 
@@ -266,13 +270,21 @@ def choose_vocabulary(
 
 def read_tokens(file: Path) -> tuple[str, ...]:
     """Return the tokens of a vocabulary file: the first tab-separated field of each line, escaped as in `rows.txt`."""
-    try:
-        with clear_errors(file, ConfigError):
-            lines = file.read_text(encoding="utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{file}: not valid UTF-8") from error
+    from swivel.corpus.text_lines import read_lines
 
-    tokens = [unescape(line.removesuffix("\r").split("\t")[0]) for line in lines]
+    with clear_errors(file, ConfigError):
+        if stat.S_ISCHR(file.stat().st_mode):  # such as /dev/zero, which never ends
+            raise ConfigError(f"{file}: a device, not a list of tokens")
+
+    tokens = []
+    try:
+        for number, line in enumerate(read_lines(file), 1):
+            tokens.append(unescape(line.split("\t")[0]))
+            if number % _LINES_PER_CHECK == 0:
+                check_memory(f"{file}: a list of {number:,} tokens or more", _BYTES_PER_TOKEN * number)
+    except CorpusError as error:
+        raise ConfigError(str(error)) from error
+
     while tokens and not tokens[-1]:
         tokens.pop()
     return tuple(tokens)

@@ -15,6 +15,7 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts.block_layout import Ints, Layout, UnitCells, block_length
 from swivel.counts.shards import CellArrays
 from swivel.errors import ConfigError
+from swivel.runtime.estimates import check_memory
 from swivel.runtime.notebook import draw_html
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from swivel.counts.matrix_folder import MatrixFolder
 
 _CELLS_PER_SUM = 1 << 20  # cells whose logarithms are added at a time
+_SCIPY_BYTES = 72  # memory per cell while a SciPy matrix is made: rows, columns and counts twice, and the matrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,6 +379,7 @@ class Matrix:
 
     def to_scipy(self) -> scipy.sparse.csr_matrix:
         """Return the whole matrix in memory, float64, with x_ij and x_ji of a symmetric matrix."""
+        check_memory(f"{self.path or 'the matrix'}: a SciPy matrix of it", _SCIPY_BYTES * self.cell_count)
         import scipy.sparse
 
         stored = self.stored

@@ -20,7 +20,7 @@ from swivel.counts.block_layout import Ints
 from swivel.counts.builder import MatrixBuilder, MatrixSpec, building_bytes
 from swivel.counts.matrix import Matrix
 from swivel.errors import CountsError
-from swivel.runtime.estimates import ResourceEstimate
+from swivel.runtime.estimates import ResourceEstimate, check_memory
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import track
 
@@ -31,6 +31,7 @@ IMPORT_SETTINGS = ("window", "weight")
 _PIECE_CELLS = 1 << 18
 _PIECE_SHARE = 8  # one eighth of the memory is for pieces
 _BYTES_PER_CELL = 160  # memory for a cell of a piece and its mirror
+_BYTES_PER_LABEL = 300  # measured with labels of 20 bytes: those of the matrices, of the sum, and their places
 _MAX_UNITS = 1 << 62
 
 
@@ -91,6 +92,8 @@ def _describe_columns(matrix: Matrix) -> str:
 
 def add_matrices(matrices: Sequence[Matrix], path: Path, provenance: Mapping[str, Any], options: RunOptions) -> Matrix:
     """Write the sum of matrices that `shared_config` accepts to a folder and return it."""
+    labels = sum(matrix.shape[0] + (0 if matrix.columns_per_row == 1 else matrix.shape[1]) for matrix in matrices)
+    check_memory(f"adding matrices with {labels:,} labels", _BYTES_PER_LABEL * labels)
     spec = _merge_specs(matrices)
     cells = sum(matrix.stored_cell_count for matrix in matrices)
     copies = 2 if spec.symmetric else 1  # of each cell: it is added together with its mirror

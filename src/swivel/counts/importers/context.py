@@ -58,15 +58,18 @@ class LabelTable(dict[Any, int]):
         super().__init__()
         self._memory_bytes = memory_bytes
         self.used_bytes = 0
+        self.beside: LabelTable | None = None  # another table that shares the memory
 
     def __missing__(self, label: Any) -> int:
         # Called for new labels only: labels that are known cost one lookup, in C.
         text = _check_label(label)
         self.used_bytes += _BYTES_PER_LABEL + 2 * len(text)
-        if self.used_bytes > self._memory_bytes:
+        used = self.used_bytes + (self.beside.used_bytes if self.beside is not None else 0)
+        if used > self._memory_bytes // 2:
+            count = len(self) + len(self.beside or ())
             raise MemoryBudgetError(
-                f"{len(self):,} labels take {format_bytes(self.used_bytes)}, more than half of the memory; "
-                "pass a larger memory"
+                f"{count:,} labels take {format_bytes(used)}, more than half of the memory of "
+                f"{format_bytes(self._memory_bytes)}; pass a larger memory"
             )
 
         return self.setdefault(label, len(self))
@@ -167,10 +170,12 @@ class ImportContext:
     _name: str = ""
 
     def __post_init__(self) -> None:
-        # All labels together may take half of the memory.
-        budget = self.memory_bytes // (2 if self.is_shared else 4)
-        self.rows = LabelTable(memory_bytes=budget)
-        self.columns = self.rows if self.is_shared else LabelTable(memory_bytes=budget)
+        # All labels together may take half of the memory: few columns leave more of it to the rows.
+        self.rows = self.columns = LabelTable(memory_bytes=self.memory_bytes)
+        if not self.is_shared:
+            self.columns = LabelTable(memory_bytes=self.memory_bytes)
+            self.columns.beside = self.rows
+            self.rows.beside = self.columns
 
     @property
     def is_shared(self) -> bool:

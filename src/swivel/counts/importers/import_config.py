@@ -91,6 +91,10 @@ class ImportConfig:
         check_fields(self)
         if len(self.field_names) not in (0, 2, 3) or not all(self.field_names):
             raise ConfigError(f"fields must be two or three names such as user,page,visits, got {self.fields!r}")
+        try:
+            (self.comment or "").encode()
+        except UnicodeEncodeError:
+            raise ConfigError(f"comment must be text that UTF-8 can encode, got {self.comment!a}") from None
 
     @property
     def field_names(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ checked before they are used.
 from __future__ import annotations
 
 import contextlib
+import errno
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from swivel.counts.block_layout import Ints
 from swivel.counts.importers.context import ImportChunk, ImportContext, Place, refuse_ids
 from swivel.counts.importers.spill import PIECE
 from swivel.errors import CountsError, MemoryBudgetError
+from swivel.runtime.resources import format_bytes
 from swivel.storage.npy import ArrayHeader, read_array_header
 
 _MAX_INFLATION = 1_100  # deflate compresses at most 1,032 to 1
@@ -140,7 +142,19 @@ def _open_archive(file: Path) -> Iterator[zipfile.ZipFile]:
             yield archive
     except CountsError:
         raise
-    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        OSError,
+        EOFError,
+        ValueError,
+        NotImplementedError,
+        RuntimeError,
+        MemoryError,
+    ) as error:
+        # The system has no memory left, or zlib: then the file may be whole.
+        if isinstance(error, MemoryError) or getattr(error, "errno", 0) == errno.ENOMEM or "Error -4 " in str(error):
+            raise MemoryBudgetError(f"{file}: there is not enough memory to decompress it") from error
         raise CountsError(f"{file}: not an .npz file of scipy.sparse, or damaged ({error})") from error
 
 
@@ -198,7 +212,10 @@ def _read_compressed(
     if pointers.size != majors + 1 or indices.size != size:
         raise ValueError(f"{pointers.size:,} pointers and {indices.size:,} indices for {size:,} values")
     if 16 * pointers.size > max_bytes:
-        raise MemoryBudgetError(f"the {pointers.size:,} pointers of the matrix need more memory; pass a larger memory")
+        needed = format_bytes(64 * pointers.size)
+        raise MemoryBudgetError(
+            f"{archive.filename}: the {pointers.size:,} pointers of the matrix need {needed} of memory; pass a larger memory"
+        )
 
     indptr = pointers.take_ids(pointers.size)
     if indptr[0] != 0 or indptr[-1] != size or (np.diff(indptr) < 0).any():

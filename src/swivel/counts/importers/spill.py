@@ -88,14 +88,16 @@ class UnitFinder:
         bits = max(bits, _FAIR_BITS - smallest, 0)
         bits = min(bits, _TOTAL_BITS - math.ceil(math.log2(self._total)), _MAX_BITS)
 
-        if bits < max(3 - smallest, 0):
-            if largest < 3 - _MAX_BITS:
-                limit = f"the smallest unit is 2^-{_MAX_BITS}"
-                raise CountsError(f"counts up to {self.largest:g} are too small for an exact sum ({limit}); scale them")
-            raise CountsError(
-                f"counts from {self._smallest:g} to {self.largest:g} are too far apart for an exact sum; "
-                "remove the smallest, or scale them"
-            )
+        # The smallest count needs three bits, so that it is at most one part in 8 off.
+        needed_bits = max(3 - smallest, 0)
+        if bits < needed_bits:
+            total = math.ceil(math.log2(self._total))
+            span = f"counts from {self._smallest:g} to {self.largest:g}"
+            if total - smallest + 3 <= _TOTAL_BITS:  # They would fit if they were larger.
+                raise CountsError(
+                    f"{span} are too small for an exact sum (the smallest unit is 2^-{_MAX_BITS}); scale them"
+                )
+            raise CountsError(f"{span} are too far apart for an exact sum; remove the smallest, or scale them")
 
         return 1 << bits
 
