@@ -21,7 +21,7 @@ FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 REMEDY = "create the folder again with overwrite=True, or restore the file"
 # What a stage writes before the manifest.
-_TRACES = ("row_sums.npy", "positions.npy", "plan.json", "tuning.json", "lock", "checkpoint-*", "scratch-*", "*.part")
+_TRACES = ("row_sums.npy", "positions.npy", "tuning.json", "lock", "checkpoint-*", "scratch-*", "*.part")
 _CHECKSUM_FIELD = ',\n "checksum": "'
 
 

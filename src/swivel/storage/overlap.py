@@ -14,7 +14,8 @@ from swivel.storage.temporary import is_scratch, is_temporary
 # Files that Swivel writes, with bytes near their start by which they differ from files of other tools.
 _FOLDER_MARKS = {
     MANIFEST: b'{\n "stage": ',
-    "plan.json": b'{\n "identity": ',
+    f"checkpoint-1/{MANIFEST}": b'{\n "stage": ',
+    f"checkpoint-2/{MANIFEST}": b'{\n "stage": ',
     "tuning.json": b'{\n "identity": ',
 }
 _FILE_MARKS = {LOCK: b'{"pid": ', "report.html": b"<title>Swivel: "}
@@ -24,13 +25,12 @@ _PROBE_BYTES = 512
 def is_own_folder(folder: Path) -> bool:
     """Return whether a folder holds the result of a Swivel command, finished or not."""
     try:
-        names = [file.name for file in folder.iterdir()]
+        has_scratch = any(is_scratch(file.name) for file in folder.iterdir())
     except OSError:
         return False
 
     # Names alone do not tell: other tools have a manifest.json or a lock, too.
-    has_mark = any(name in names and _has_mark(folder / name, mark) for name, mark in _FOLDER_MARKS.items())
-    has_scratch = any(is_scratch(name) for name in names)
+    has_mark = any(_has_mark(folder / name, mark) for name, mark in _FOLDER_MARKS.items())
     return has_mark or has_scratch or is_temporary(folder.name)
 
 
