@@ -96,9 +96,11 @@ def evaluate_ranking(scores: Scores, held_out: Any, seen: Any, *, k: int = 20) -
     size = max(_SCORES_PER_CHUNK // held_out.shape[1], 1)
     for start in range(0, len(rows), size):
         chunk = rows[start : start + size]
-        top = _rank(np.array(scores(chunk), np.float32), seen[chunk], k)
+        table = np.array(scores(chunk), np.float32)
+        table[seen[chunk].tocoo().coords] = -np.inf
+        top, _ = best_of_each(table, k)
         relevant = held_out[chunk].toarray() > 0
-        hits = np.take_along_axis(relevant, top, axis=1)
+        hits = np.take_along_axis(relevant, top, axis=1) & (top >= 0)  # -1: the row has seen all other columns
         per_row.append(_measure_rows(hits, relevant.sum(axis=1)))
         hits_of_tier += np.bincount(tiers[top[hits]], minlength=len(POPULARITY))
 
@@ -108,13 +110,6 @@ def evaluate_ranking(scores: Scores, held_out: Any, seen: Any, *, k: int = 20) -
     by_popularity = dict(zip(POPULARITY, shares, strict=True))
     recall, ndcg, precision = metrics.mean(axis=0).tolist()
     return RankingReport(k, len(rows), held_out.nnz, recall, ndcg, precision, by_popularity, metrics)
-
-
-def _rank(scores: NDArray[np.float32], seen: Any, k: int) -> NDArray[np.intp]:
-    """Return the k columns with the highest scores of each row, highest first, without those that were seen."""
-    cells = seen.tocoo()
-    scores[cells.coords] = -np.inf
-    return best_of_each(scores, k)
 
 
 def _measure_rows(hits: NDArray[np.bool_], relevant: NDArray[np.int64]) -> NDArray[np.float64]:

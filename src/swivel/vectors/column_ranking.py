@@ -86,29 +86,14 @@ class ColumnRanking:
         """
         check_count(count)
         is_hidden = self.is_empty if is_hidden is None else self.is_empty | is_hidden
-        most = min(int(count), len(self._columns))
-        # A few rows are not worth loading torch.
-        find = self._find_for_few if len(rows) < MANY_ROWS else self._find_for_many
-        ids, scores = find(rows, most, seen, is_hidden)
+        if len(rows) < MANY_ROWS:  # A few rows are not worth loading torch.
+            excluded: list[Any] = [()] * len(rows)
+            if seen is not None:
+                excluded = [seen.indices[a:b] for a, b in pairwise(seen.indptr)]
+            return best_rows(self._columns, self._extend(rows), count, excluded=excluded, is_zero=is_hidden)
 
-        missing = count - most
-        if missing > 0:
-            ids = np.pad(ids, ((0, 0), (0, missing)))
-            scores = np.pad(scores, ((0, 0), (0, missing)), constant_values=-np.inf)
-        ids[np.isneginf(scores)] = -1
-        return ids, scores
-
-    def _find_for_few(
-        self, rows: Floats, count: int, seen: Any, is_hidden: NDArray[np.bool_]
-    ) -> tuple[NDArray[np.intp], Floats]:
-        excluded: list[Any] = [()] * len(rows)
-        if seen is not None:
-            excluded = [seen.indices[a:b] for a, b in pairwise(seen.indptr)]
-        best = best_rows(self._columns, self._extend(rows), count, excluded=excluded, is_zero=is_hidden)
-        return best.ids, best.scores
-
-    def _find_for_many(
-        self, rows: Floats, count: int, seen: Any, is_hidden: NDArray[np.bool_]
-    ) -> tuple[NDArray[np.intp], Floats]:
         biases = np.where(is_hidden, -np.inf, self._columns[:, -1]).astype(np.float32)
-        return TopColumns(self._columns[:, :-1], biases, count).find(rows, seen)
+        ids, scores = TopColumns(self._columns[:, :-1], biases, min(count, len(biases))).find(rows, seen)
+        missing = (0, 0), (0, count - ids.shape[1])
+        ids[np.isneginf(scores)] = -1
+        return np.pad(ids, missing, constant_values=-1), np.pad(scores, missing, constant_values=-np.inf)

@@ -28,16 +28,7 @@ MAX_SCORES = 1 << 25  # of a batch: 128 MiB for each thread
 
 
 class TopColumns:
-    """Finds the columns of the highest w . c + bias for each of many rows.
-
-    Parameters
-    ----------
-    columns : ndarray of shape (n_columns, dim)
-    biases : ndarray of shape (n_columns,)
-        Added to the products; columns with -inf are never returned.
-    count
-        Number of columns to find, at most n_columns.
-    """
+    """Finds the `count` columns of the highest w . c + bias for each of many rows; never those with the bias -inf."""
 
     def __init__(self, columns: Floats, biases: Floats, count: int) -> None:
         import torch
@@ -46,7 +37,11 @@ class TopColumns:
         self.count = count
         self.tiles = -(-size // TILE_COLUMNS)
         # Groups of sqrt(n / k) make the search among n / s maxima as long as that among k s members.
-        self.group_size = _round_up(math.isqrt(size // count))
+        self.group_size = math.isqrt(size // count)
+        if self.group_size < REGISTER_VALUES:
+            self.group_size = 1  # smaller groups are not worth their maxima
+        else:
+            self.group_size = -(-self.group_size // REGISTER_VALUES) * REGISTER_VALUES
         self.groups = -(-size // (self.tiles * self.group_size))  # of a tile
         self.batch_rows = max(1, min(BATCH_ROWS, MAX_SCORES // size))
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -110,7 +105,7 @@ class TopColumns:
 
         # Groups are consecutive columns, so that their scores are read together.
         more = min(self.count + 1, self.tiles * self.groups)  # One more shows whether there are ties at the end.
-        _, groups = _select(peaks.view(batch, -1), more)
+        groups = peaks.view(batch, -1).topk(more).indices
         members = torch.arange(self.group_size, device=self.device)
         candidates = (self.group_size * groups[:, :, None] + members).flatten(1)
         # Place of a score in `buffer`, of shape (tiles, batch_rows, width): the tile of group g is g // groups. Group g
@@ -119,19 +114,19 @@ class TopColumns:
         starts = starts + (groups // self.groups) * (self.batch_rows - 1) * width + self.group_size * groups
         places = (starts[:, :, None] + members).flatten(1)
 
-        values, best = _select(buffer.view(-1)[places], more)
-        return self._break_ties(candidates.gather(1, best).cpu().numpy(), values.cpu().numpy(), scores)
+        values, best = buffer.view(-1)[places].topk(more)
+        ids = candidates.gather(1, best).cpu().numpy()
+        best_scores = values.cpu().numpy()
 
-    def _break_ties(self, found: NDArray[np.intp], values: Floats, scores: Tensor) -> tuple[NDArray[np.intp], Floats]:
-        """Return the best `count` columns; of equal ones at the end, those with the smallest ids."""
+        # topk takes any of equal scores at the end: search such a row again for those with the smallest ids.
         count = self.count
-        if values.shape[1] > count:
-            is_tied = (values[:, count - 1] == values[:, count]) & (values[:, count] > -np.inf)
+        if more > count:
+            is_tied = (best_scores[:, count - 1] == best_scores[:, count]) & (best_scores[:, count] > -np.inf)
             for row in np.flatnonzero(is_tied):
                 line = scores[:, row].reshape(-1).cpu().numpy()
-                found[row, :count] = best_ids(line, count)
-                values[row, :count] = line[found[row, :count]]
-        return found[:, :count], values[:, :count]
+                ids[row, :count] = best_ids(line, count)
+                best_scores[row, :count] = line[ids[row, :count]]
+        return ids[:, :count], best_scores[:, :count]
 
     def _find_seen(self, seen: Any) -> list[Tensor]:
         """Return the places of seen cells in the scores of each tile."""
@@ -144,27 +139,3 @@ class TopColumns:
         ends = np.cumsum(np.bincount(tile, minlength=self.tiles))
         places = (row * width + column)[order]
         return [torch.from_numpy(part).to(self.device) for part in np.split(places, ends[:-1])]
-
-
-def _round_up(size: int) -> int:
-    """Return the size of groups: a multiple of what a vector register holds, or 1 if a group would be smaller."""
-    return 1 if size < REGISTER_VALUES else -(-size // REGISTER_VALUES) * REGISTER_VALUES
-
-
-def _select(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the highest values of each row and their places, as `topk` does, which is slow for hundreds of values."""
-    import torch
-
-    rows, size = values.shape
-    members = math.isqrt(size // count)
-    if members < 2:
-        return values.topk(count)
-
-    groups = size // members
-    peaks = values[:, : members * groups].reshape(rows, members, groups).amax(1)
-    best_groups = peaks.topk(count).indices
-    inside = (best_groups[:, None] + groups * torch.arange(members, device=values.device)[:, None]).flatten(1)
-    rest = torch.arange(members * groups, size, device=values.device).expand(rows, -1)
-    places = torch.cat([inside, rest], 1)
-    best = values.gather(1, places).topk(count)
-    return best.values, places.gather(1, best.indices)

@@ -29,7 +29,6 @@ from swivel.vectors.search import (
     best_rows,
     check_count,
     check_search,
-    pool_scores,
     scale_to_unit,
     score_3cosmul,
 )
@@ -383,6 +382,7 @@ class Vectors:
         ['queen', 'queen']
         """
         check_count(count)
+        count = min(count, len(self))
         answers: list[list[Neighbor]] = []
         remaining = iter(queries)
 
@@ -391,7 +391,7 @@ class Vectors:
             excluded = [plus + less for _, plus, less in batch]
             best = best_rows(self.unit_vectors, directions, count, excluded=excluded, is_zero=self.is_zero)
 
-            for ids, scores, direction in zip(best.ids, best.scores, directions, strict=True):
+            for ids, scores, direction in zip(*best, directions, strict=True):
                 answers.append(self._name_rows(ids, scores) if direction.any() else [])
 
         return answers
@@ -409,7 +409,8 @@ class Vectors:
 
         check_count(count)
         ids = self.find_rows([a, b, c])
-        return self._best_rows(score_3cosmul(self.unit_vectors, *self.unit_vectors[ids]), ids, count)
+        cosines = (self.unit_vectors @ word for word in self.unit_vectors[ids])
+        return self._best_rows(score_3cosmul(*cosines), ids, count)
 
     def similarity(self, a: Query, b: Query) -> float:
         """Return the cosine of two tokens, expressions, sums of tokens or vectors; 0 if one is all zeros."""
@@ -474,8 +475,13 @@ class Vectors:
         first = self.vocabulary.id(column) * self.columns_per_row
         parts = slice(first, first + self.columns_per_row)
 
-        weights = np.ones(self.columns_per_row) if columns.sums is None else columns.sums[parts]
-        return pool_scores(self._score_columns(row_id, parts), weights)
+        # Each column p estimates the PMI log(x_ip |D| / (x_i* x_*p)). Summing x_ip and x_*p over p gives the log of the
+        # mean of exp(PMI), weighted by the column sums x_*p. The highest is subtracted, so that exp does not overflow.
+        weights = np.ones(self.columns_per_row)
+        if columns.sums is not None and columns.sums[parts].any():
+            weights = columns.sums[parts]
+        scores = self._score_columns(row_id, parts).astype(np.float64)
+        return float(scores.max() + np.log(np.average(np.exp(scores - scores.max()), weights=weights)))
 
     def align(self, other: Vectors, *, words: Sequence[str] | int | None = None) -> Vectors:
         """Return these vectors rotated so that the words shared with `other` are as close as possible to its vectors.
