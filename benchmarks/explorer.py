@@ -32,9 +32,10 @@ from swivel.explorer.app import Exploration
 from swivel.explorer.assets import page_files
 from swivel.explorer.maps import Map, MapMaker, compute_in_process
 from swivel.explorer.models import open_set
-from swivel.explorer.projection import Floats, Show
 from swivel.explorer.server import serve, warm
 from swivel.vectors import Vectors, VectorTable
+from swivel.vectors.projection import Show
+from swivel.vectors.search import Floats
 
 MEASURES = ("swivel.explorer", "swivel.vectors.vectors", "swivel.vectors.search")
 

@@ -20,26 +20,25 @@ from typing import Any
 import numpy as np
 
 from swivel.errors import StorageError, SwivelError
+from swivel.explorer.clusters import Clusters, find_clusters
 from swivel.explorer.limits import MAX_POINTS
 from swivel.explorer.models import View
-from swivel.explorer.projection import (
-    UMAP,
-    Clusters,
-    Floats,
-    Show,
-    compute_umap,
-    find_clusters,
-    fit_to_frame,
-    reduce_vectors,
-    send_umap,
-    take_plane,
-)
 from swivel.runtime.child_process import call_in_process, can_start_processes
 from swivel.runtime.progress import SilentProgress
 from swivel.storage import fingerprint, open_array, write_file
-from swivel.vectors.label_placement import weigh_labels
+from swivel.vectors.projection import (
+    UMAP,
+    Show,
+    compute_umap,
+    fit_to_frame,
+    reduce_vectors,
+    take_plane,
+    weigh_labels,
+)
+from swivel.vectors.search import Floats
 
 Compute = Callable[[Floats, Show], Floats]
+_DRAFT_SECONDS = 1.0  # between two drafts of a map
 
 
 def cache_folder() -> Path | None:
@@ -54,6 +53,22 @@ def cache_folder() -> Path | None:
     except RuntimeError:  # A container may have users without a home folder.
         return None
     return Path(base) / "swivel" / "maps"
+
+
+def send_umap(components: Floats, *, progress: Any) -> Floats:
+    """Return the UMAP coordinates, and send drafts of them as messages of `progress`, one per second."""
+    if hasattr(os, "nice"):
+        os.nice(10)  # This process computes nothing else, and queries come first.
+
+    shown = time.monotonic()
+
+    def show(points: Floats) -> None:
+        nonlocal shown
+        if time.monotonic() - shown >= _DRAFT_SECONDS:
+            progress.message(points)
+            shown = time.monotonic()
+
+    return compute_umap(components, show)
 
 
 class _DraftReceiver(SilentProgress):

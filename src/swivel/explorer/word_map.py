@@ -14,16 +14,18 @@ import numpy as np
 
 from swivel.errors import ConfigError, missing_extra
 from swivel.explorer.assets import page_files
+from swivel.explorer.clusters import Clusters
 from swivel.explorer.limits import MAX_POINTS, MAX_TEXT_LENGTH
 from swivel.explorer.maps import Map, MapMaker, cache_folder
 from swivel.explorer.models import View
-from swivel.explorer.projection import Clusters, Floats, compute_umap
 from swivel.reports.plots import FORMATS, draw_figure, plot_map
 from swivel.reports.plots.map_plot import PALETTE
 from swivel.runtime.progress import Progress, track
 from swivel.runtime.progress_bars import choose_progress
 from swivel.storage import write_file
 from swivel.vectors import Vectors
+from swivel.vectors.projection import compute_umap
+from swivel.vectors.search import Floats
 
 LAYOUTS = ("umap", "pca")
 MAP_FORMATS = (*FORMATS, "html")

@@ -66,7 +66,7 @@ NORMS = (
     "bucket, and the band goes from the 10 % to the 90 % quantile."
 )
 MAP = (
-    "The most informative of the common words; similar words are near each other (t-SNE). `swivel plot map` and "
+    "The most informative of the common words; similar words are near each other (UMAP). `swivel plot map` and "
     "`swivel explore` show all words."
 )
 FIT = (

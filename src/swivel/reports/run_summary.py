@@ -22,7 +22,7 @@ from swivel.evaluation import AnalogyResult, EvaluationConfig, read_bundled, sco
 from swivel.reports.plots import FitBucket, NormBucket, Norms
 from swivel.training.objective import Objective, column_offsets, observed_losses, observed_targets, row_offsets
 from swivel.vectors import Neighbor, Vectors, VectorTable
-from swivel.vectors.label_placement import place_points, weigh_labels
+from swivel.vectors.projection import compute_umap, fit_to_frame, reduce_vectors, weigh_labels
 from swivel.vectors.search import scale_to_unit
 
 Doubles = NDArray[np.float64]
@@ -119,7 +119,9 @@ def find_map(vectors: Vectors) -> tuple[list[str], NDArray[np.float32]]:
     weights = weigh_labels(vectors, common)
     ids = np.sort(np.argsort(-weights, kind="stable")[:MAP_WORDS])
     ids = ids[weights[ids] > 0]
-    points = place_points(scale_to_unit(vectors.vectors[ids])) if len(ids) else np.empty((0, 2), np.float32)
+    points = np.empty((0, 2), np.float32)
+    if len(ids):
+        points = fit_to_frame(compute_umap(reduce_vectors(scale_to_unit(vectors.vectors[ids]))))
     return [vectors.vocabulary[number] for number in ids.tolist()], points
 
 
