@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from swivel.config import VectorsConfig
 from swivel.counts import Matrix, open_matrix
@@ -96,12 +95,6 @@ class VectorSet:
         if key not in self.views:
             raise ConfigError(f"view must be one of {', '.join(self.views)}, got {key[:40]!r}")
         return self.views[key]
-
-    @cached_property
-    def dead_columns(self) -> NDArray[np.intp]:
-        """Ids of the columns that are all zeros, because they have no counts."""
-        columns = self.vectors.columns
-        return np.empty(0, np.intp) if columns is None else np.flatnonzero(~columns.any(axis=1))
 
     def count(self, row: str, column: str) -> float | None:
         """Return the co-occurrence count of a row and a column, None if it is not in a matrix."""

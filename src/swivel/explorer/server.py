@@ -110,12 +110,11 @@ def warm(exploration: Exploration) -> None:
     """Compute cached values before the first request, so that it is as fast as later ones."""
     with contextlib.suppress(Exception):  # The first request will raise the same error.
         for each in exploration.sets:
-            view = each.view("")
-            view.speller.complete("a", 1)
-            view.speller.find_close("a", 1)
-            exploration.maps.map_of(view)
-
-        for each in exploration.sets:
-            _ = each.dead_columns
-            for view in each.views.values():
+            first, *others = each.views.values()
+            first.speller.complete("a", 1)
+            first.speller.find_close("a", 1)
+            exploration.maps.map_of(first)
+            for view in others:
                 _ = view.vectors
+            if each.vectors.columns is not None:
+                _ = each.vectors.zero_columns

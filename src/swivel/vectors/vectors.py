@@ -290,7 +290,8 @@ class Vectors:
         return np.flatnonzero(self.is_zero)
 
     @cached_property
-    def _zero_columns(self) -> NDArray[np.intp]:
+    def zero_columns(self) -> NDArray[np.intp]:
+        """The ids of the columns that are all zeros, because they have no counts."""
         return np.flatnonzero(~self._need_columns().values.any(axis=1))
 
     def vector(self, query: Query, *, minus: str | Iterable[str] = ()) -> Floats:
@@ -363,7 +364,9 @@ class Vectors:
         direction = scale_to_unit(total[None])[0]
         if not direction.any():
             raise explain_zero(self, plus, less)
-        return self._best_rows(self.unit_vectors @ direction, plus + less, count)
+        scores = self.unit_vectors @ direction
+        best = self.rank_rows(scores, plus + less, count)
+        return self._name_rows(best, scores[best])
 
     def most_similar(
         self, positive: Query | None = None, negative: str | Iterable[str] | None = None, topn: int = 10
@@ -410,7 +413,9 @@ class Vectors:
         check_count(count)
         ids = self.find_rows([a, b, c])
         cosines = (self.unit_vectors @ word for word in self.unit_vectors[ids])
-        return self._best_rows(score_3cosmul(*cosines), ids, count)
+        scores = score_3cosmul(*cosines)
+        best = self.rank_rows(scores, ids, count)
+        return self._name_rows(best, scores[best])
 
     def similarity(self, a: Query, b: Query) -> float:
         """Return the cosine of two tokens, expressions, sums of tokens or vectors; 0 if one is all zeros."""
@@ -523,11 +528,11 @@ class Vectors:
         loaded.path = loaded.source = Path(path)
         return loaded
 
-    def _best_rows(self, scores: Floats, own: Sequence[int], count: int) -> list[Neighbor]:
+    def rank_rows(self, scores: Floats, own: Sequence[int], count: int) -> NDArray[np.intp]:
+        """Return the ids of the highest scores, without the rows `own` and those of zeros; `scores` is changed."""
         scores[self._zero_rows] = -np.inf
         scores[own] = -np.inf
-        ids = best_ids(scores, count)
-        return self._name_rows(ids, scores[ids])
+        return best_ids(scores, count)
 
     def _name_rows(self, ids: NDArray[np.intp], scores: Floats) -> list[Neighbor]:
         tokens = self.vocabulary.tokens
@@ -545,7 +550,7 @@ class Vectors:
             raise explain_zero(self, plus, less)
 
         scores = self._score_columns(row_id, slice(None))
-        scores[self._zero_columns] = -np.inf
+        scores[self.zero_columns] = -np.inf
         return [Neighbor(columns.vocabulary[i], float(scores[i])) for i in best_ids(scores, count).tolist()]
 
     def _score_columns(self, row_id: int, which: slice) -> Floats:
