@@ -4,17 +4,35 @@ The default data sets and rules are those of the paper.
 """
 
 from swivel.evaluation.bootstrap import rank_correlation
-from swivel.evaluation.bundled import read_bundled
 from swivel.evaluation.by_frequency import Point, bucket_by_frequency, compare_buckets
-from swivel.evaluation.datasets import AnalogySet, CategorySet, SimilaritySet, find_sets, read_set, split_set
+from swivel.evaluation.datasets import (
+    AnalogySet,
+    CategorySet,
+    SimilaritySet,
+    find_sets,
+    read_bundled,
+    read_set,
+    split_set,
+)
+from swivel.evaluation.differences import DIFFERENCE_HEADER, Difference, compare_reports, tabulate_differences
 from swivel.evaluation.download import PAPER_ORDER, fetch_sets
-from swivel.evaluation.paired_comparison import COMPARISON_HEADER, Comparison, compare_reports, tabulate_comparisons
-from swivel.evaluation.report import MIN_KNOWN, TABLE_HEADER, Report, draw_markdown, evaluate, read_sets, score_sets
-from swivel.evaluation.results import AnalogyResult, CategoryResult, SectionResult, SimilarityResult
+from swivel.evaluation.results import (
+    MIN_KNOWN,
+    TABLE_HEADER,
+    AnalogyResult,
+    CategoryResult,
+    Report,
+    SectionResult,
+    SimilarityResult,
+    draw_markdown,
+)
 from swivel.evaluation.rules import EvaluationConfig
 from swivel.evaluation.scores import (
+    evaluate,
+    read_sets,
     score_analogies,
     score_categories,
+    score_sets,
     score_similarity,
     summarize_answers,
     summarize_pairs,
@@ -30,7 +48,7 @@ from swivel.evaluation.text_sets import (
 )
 
 __all__ = [
-    "COMPARISON_HEADER",
+    "DIFFERENCE_HEADER",
     "MIN_KNOWN",
     "PAPER_ORDER",
     "TABLE_HEADER",
@@ -39,7 +57,7 @@ __all__ = [
     "AnalogySet",
     "CategoryResult",
     "CategorySet",
-    "Comparison",
+    "Difference",
     "Point",
     "RankingReport",
     "Report",
@@ -72,5 +90,5 @@ __all__ = [
     "split_table",
     "summarize_answers",
     "summarize_pairs",
-    "tabulate_comparisons",
+    "tabulate_differences",
 ]

@@ -11,7 +11,8 @@ import math
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import compress
+from importlib.resources import files
+from itertools import compress, permutations
 from pathlib import Path
 from typing import NoReturn
 
@@ -183,6 +184,29 @@ def read_set(path: str | Path, *, lowercase: bool = True) -> TestSet:
     """
     path = Path(path)
     return _parse(path, _read_lines(path), lowercase)
+
+
+def read_bundled() -> AnalogySet:
+    """Return the bundled analogies: in each section, every pair of words is asked about every other pair.
+
+    >>> read_bundled().size > 1_000
+    True
+    """
+    pairs: dict[str, list[tuple[str, str]]] = {}
+    for line in (files("swivel") / "data" / "pairs.txt").read_text(encoding="utf-8").splitlines():
+        if line.startswith(": "):
+            section = pairs.setdefault(line[2:], [])
+        else:
+            a, b = line.split("\t")
+            section.append((a, b))
+
+    questions: list[FourWords] = []
+    sections: list[str] = []
+    for name, members in pairs.items():
+        for first, second in permutations(members, 2):
+            questions.append((*first, *second))
+            sections.append(name)
+    return AnalogySet("bundled", tuple(questions), tuple(sections))
 
 
 def split_set(test_set: TestSet, half: str) -> TestSet:

@@ -1,18 +1,25 @@
-"""Results on test sets: one class per kind of set."""
+"""Results on test sets, one class per kind of set, and the report with its tables."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from swivel.errors import EvaluationError
 from swivel.evaluation.bootstrap import Doubles, Interval, rank_correlation
 from swivel.evaluation.datasets import FourWords
+from swivel.evaluation.rules import EvaluationConfig
 from swivel.runtime.notebook import draw_html
 
 Flags = NDArray[np.bool_]
+Row = tuple[str, ...]
+TABLE_HEADER = ("set", "measure", "figure", "95 % interval", "known only", "all items", "known", "of", "coverage")
+MIN_KNOWN = 10  # With fewer known items, an interval says nothing, and none is printed.
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,23 +50,13 @@ class SetResult:
         return self.figure
 
     def _repr_html_(self) -> str:
-        from swivel.evaluation.report import TABLE_HEADER, draw_row
-
         return draw_html("Evaluation", TABLE_HEADER, [draw_row(self.name, self)])
 
     def to_dict(self) -> dict[str, Any]:
         """Return a dictionary for JSON, without the items."""
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "measure": self.measure,
-            "figure": self.figure,
-            "interval": None if self.interval is None else list(self.interval),
-            "known_only": self.known_only,
-            "all_items": self.all_items,
-            "known": self.known,
-            "total": self.total,
-        }
+        names = ("name", "kind", "measure", "figure", "interval", "known_only", "all_items", "known", "total")
+        interval = None if self.interval is None else list(self.interval)
+        return {name: getattr(self, name) for name in names} | {"interval": interval}
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,3 +152,67 @@ class CategoryResult(SetResult):
 
 
 Result = SimilarityResult | AnalogyResult | CategoryResult
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The results of all test sets, those of the paper first."""
+
+    results: tuple[Result, ...]
+    rules: EvaluationConfig
+    left_out: tuple[str, ...] = ()
+
+    def __getitem__(self, name: str) -> Result:
+        """Return the result of the set with this name."""
+        for result in self.results:
+            if result.name == name:
+                return result
+        raise EvaluationError(f"no set {name!r} was evaluated; the sets are {', '.join(r.name for r in self.results)}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a dictionary for JSON."""
+        return {
+            "rules": dataclasses.asdict(self.rules),
+            "sets": [result.to_dict() for result in self.results],
+            "left_out": list(self.left_out),
+        }
+
+    def table(self, *, sections: bool = False) -> list[Row]:
+        """Return one row of text per set, with the columns of `TABLE_HEADER`; with `sections` also one per section."""
+        rows = []
+        for result in self.results:
+            rows.append(draw_row(result.name, result))
+            if sections and isinstance(result, AnalogyResult):
+                rows += [draw_row("  " + section.name, section) for section in result.sections]
+        return rows
+
+    def _repr_html_(self) -> str:
+        return draw_html("Evaluation", TABLE_HEADER, self.table())
+
+
+def draw_markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table with the first column left-aligned and the others right-aligned."""
+    marks = (":--", *["--:"] * (len(header) - 1))
+    lines = [[cell.strip().replace("|", "\\|") for cell in row] for row in (header, marks, *rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def draw_figure(figure: float | None) -> str:
+    """Return a figure with three decimals, or a dash for None."""
+    return "-" if figure is None else f"{figure:.3f}"
+
+
+def draw_interval(interval: Interval | None) -> str:
+    """Return an interval as text, such as `0.250 .. 1.000`, or a dash for None."""
+    return "-" if interval is None else f"{interval[0]:.3f} .. {interval[1]:.3f}"
+
+
+def draw_row(name: str, result: SetResult) -> Row:
+    """Return the cells of a result in a table with the columns of `TABLE_HEADER`."""
+    interval = draw_interval(result.interval)
+    if result.known < MIN_KNOWN:
+        interval = "too few known" if result.known else "none known"
+    rules = draw_figure(result.known_only), draw_figure(result.all_items)
+    coverage = f"{result.known / max(result.total, 1):.1%}"
+    figure = draw_figure(result.figure)
+    return (name, result.measure, figure, interval, *rules, f"{result.known:,}", f"{result.total:,}", coverage)

@@ -21,7 +21,7 @@ from swivel.errors import EvaluationError, clear_errors, missing_extra
 from swivel.evaluation.bootstrap import rank_correlation
 from swivel.evaluation.datasets import CategorySet, Line, SimilaritySet, list_set_files, list_sources
 from swivel.evaluation.download import TEXT_SOURCES, fetch_sets
-from swivel.evaluation.report import draw_figure
+from swivel.evaluation.results import draw_figure
 from swivel.runtime.notebook import draw_html
 from swivel.runtime.progress import Progress, track
 from swivel.runtime.progress_bars import choose_progress

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,12 +29,11 @@ from swivel.vectors.formats import (
     static_models,
     word2vec,
 )
-from swivel.vectors.formats.validate import check_vectors
+from swivel.vectors.formats.validate import check_vectors, is_number
 from swivel.vectors.search import LABEL_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
+class Format(NamedTuple):
     """Reader, writer and file suffixes of a format; `outputs` are the files that must not exist before."""
 
     read: Callable[[Path], Vectors]
@@ -41,10 +41,6 @@ class Format:
     suffixes: tuple[str, ...] = ()
     is_folder: bool = False
     outputs: Callable[[Vectors, Path], tuple[Path, ...]] = lambda _, path: (path,)
-
-
-def _write_swivel(vectors: Vectors, path: Path) -> None:
-    vectors.save(path, overwrite=True)
 
 
 def _refuse(reason: str) -> Callable[[Path], Vectors]:
@@ -73,7 +69,9 @@ FORMATS = {
         static_models.read_static, static_models.write_sentence_transformers, is_folder=True
     ),
     "model2vec": Format(static_models.read_static, static_models.write_model2vec, is_folder=True),
-    "swivel": Format(Vectors.load, _write_swivel, is_folder=True, outputs=lambda _, path: (path / MANIFEST,)),
+    "swivel": Format(
+        Vectors.load, partial(Vectors.save, overwrite=True), is_folder=True, outputs=lambda _, path: (path / MANIFEST,)
+    ),
 }
 
 _MAGIC = {b"PAR1": "parquet", b"ARROW1": "arrow", b"\x93NUMPY": "npy", b"PK\x03\x04": "npz"}
@@ -190,7 +188,7 @@ def _is_binary(start: bytes, suffix: str) -> bool:
 
     record, end, _ = rest.partition(b"\n")
     fields = record.split()[: None if end else -1]  # The last field may be incomplete.
-    ends_in_number = bool(fields) and word2vec.is_number(fields[-1].decode("ascii", "replace"))
+    ends_in_number = bool(fields) and is_number(fields[-1].decode("ascii", "replace"))
     has_controls = any(byte < 32 and byte not in _TEXT_CONTROLS for byte in rest)
 
     return suffix == ".bin" or (has_controls and not ends_in_number)

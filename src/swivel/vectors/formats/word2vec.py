@@ -22,13 +22,15 @@ from numpy.typing import NDArray
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import StorageError, VocabularyError, clear_errors
 from swivel.runtime.estimates import check_memory
-from swivel.runtime.numbers import is_integer, is_plain, parse_float
+from swivel.runtime.numbers import is_integer
 from swivel.runtime.resources import count_cores
 from swivel.storage import create_file
 from swivel.vectors import Vectors, VectorTable
 from swivel.vectors.formats.validate import (
     check_words,
     first_not_finite,
+    is_number,
+    parse_row,
     raise_not_finite,
     read_lines,
     refuse_labels,
@@ -55,15 +57,6 @@ def read_sizes(line: str) -> tuple[int, int] | None:
     return int(fields[0]), int(fields[1])
 
 
-def is_number(text: str) -> bool:
-    """Return whether a text is a number."""
-    try:
-        parse_float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def write_text(vectors: Vectors, path: Path) -> None:
     """Write vectors with a first line `words dimensions`; values have the fewest digits that identify them."""
     refuse_labels(vectors.vocabulary, _WHITE, "word2vec text")
@@ -87,11 +80,7 @@ def _write_lines(vectors: Vectors, path: Path, header: str) -> None:
 
 
 def read_text(path: str | Path) -> Vectors:
-    """Read vectors in the text format of word2vec or GloVe; words keep the order of the file and have no counts.
-
-    Raises StorageError with the line number for a vector of another length, an empty or duplicate word, or a value
-    that is not finite.
-    """
+    """Read vectors in the text format of word2vec or GloVe; StorageError has the number of the first wrong line."""
     path = Path(path)
     lines = (line.replace("\t", " ").rstrip(" ") for line in read_lines(path))
     first = next(lines, None)
@@ -141,20 +130,15 @@ def _parse_line(text: str, dim: int) -> tuple[str, Floats]:
     if " " in word and is_number(word.rsplit(" ", 1)[1]):
         raise ValueError(f"expected a word and {dim} numbers, got more: {shown(text)}")
 
-    # One check for the whole line: `parse_float` would take twice as long.
-    parse = float if is_plain("".join(numbers)) else parse_float
     try:
-        values = np.array(list(map(parse, numbers)))
+        values = parse_row(numbers)
     except ValueError:
         wrong = next(number for number in numbers if not is_number(number))
         raise ValueError(f"{wrong!r} is not a number, or the vector has more than {dim} of them") from None
-
-    with np.errstate(over="ignore"):
-        narrow = values.astype(np.float32)
-    is_finite = np.isfinite(narrow)
+    is_finite = np.isfinite(values)
     if not is_finite.all():
         raise ValueError(f"{numbers[int(is_finite.argmin())]} is not a finite float32")
-    return word, narrow
+    return word, values
 
 
 def write_binary(vectors: Vectors, path: Path) -> None:
@@ -171,11 +155,7 @@ def write_binary(vectors: Vectors, path: Path) -> None:
 
 
 def read_binary(path: Path) -> Vectors:
-    """Read vectors in the binary format of word2vec, with or without a line end after each vector.
-
-    Memory is allocated only after the sizes in the first line have been compared with the size of the file. Raises
-    StorageError with the number of the word if the file is cut or has another format.
-    """
+    """Read vectors in the binary format of word2vec, with or without a line end after each vector."""
     try:
         with clear_errors(path), path.open("rb") as file:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -274,11 +254,9 @@ def _decode_words(path: Path, joined: bytes) -> list[str]:
 
 
 def _copy_values(data: mmap.mmap, starts: NDArray[np.int64], values: Floats) -> int | None:
-    """Fill `values` from records at arbitrary byte positions; return the first row that is not finite, or None.
-
-    `items` is a view with stride 1 byte whose item n is the `row_bytes` bytes from byte n on, so that one indexing
-    operation copies whole vectors that are not aligned.
-    """
+    """Fill `values` from records at arbitrary byte positions; return the first row that is not finite, or None."""
+    # A view with stride 1 byte, whose item n is the `row_bytes` bytes from byte n on: one indexing operation copies
+    # whole vectors that are not aligned.
     row_bytes = values.shape[1] * values.itemsize
     items = np.ndarray((len(data) - row_bytes + 1,), f"V{row_bytes}", buffer=data, strides=(1,))
     rows = values.reshape(-1).view(f"V{row_bytes}")
