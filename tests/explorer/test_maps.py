@@ -25,8 +25,7 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, MissingExtra, SwivelError
 from swivel.explorer import maps
 from swivel.explorer import word_map as word_maps
-from swivel.explorer.clusters import find_clusters
-from swivel.explorer.maps import Map, MapMaker, cache_folder, compute_in_process
+from swivel.explorer.maps import Map, MapMaker, cache_folder, compute_in_process, find_clusters
 from swivel.explorer.models import View
 from swivel.explorer.word_map import WordMap, make_map
 from swivel.reports.plots import plot_map

@@ -14,9 +14,8 @@ import numpy as np
 
 from swivel.errors import ConfigError, missing_extra
 from swivel.explorer.assets import page_files
-from swivel.explorer.clusters import Clusters
 from swivel.explorer.limits import MAX_POINTS, MAX_TEXT_LENGTH
-from swivel.explorer.maps import Map, MapMaker, cache_folder
+from swivel.explorer.maps import Clusters, Map, MapMaker, cache_folder
 from swivel.explorer.models import View
 from swivel.reports.plots import FORMATS, draw_figure, plot_map
 from swivel.reports.plots.map_plot import PALETTE

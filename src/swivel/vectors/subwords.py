@@ -134,8 +134,12 @@ def find_sorted(values: NDArray[np.uint32], keys: NDArray[np.uint32]) -> NDArray
     return np.where(is_found, places, -1)
 
 
-def sum_rows(table: Floats, places: NDArray[np.int64], starts: NDArray[np.int64]) -> Floats:
+def sum_rows(
+    table: Floats, places: NDArray[np.int64], starts: NDArray[np.int64], weights: Floats | None = None
+) -> Floats:
     """Return sums of rows of a table: sum n has those at places[starts[n]:starts[n + 1]], without places of -1.
+
+    `weights` are those of the rows of the table, by default 1.
 
     >>> sum_rows(np.eye(2, dtype=np.float32), np.array([0, 1, -1, 1]), np.array([0, 2, 4])).tolist()
     [[1.0, 1.0], [0.0, 1.0]]
@@ -145,9 +149,9 @@ def sum_rows(table: Floats, places: NDArray[np.int64], starts: NDArray[np.int64]
     is_used = places >= 0
     # Dropping places of -1 shifts every start by the number of drops before it.
     used_starts = np.concatenate([[0], np.cumsum(is_used)])[starts]
-    ones = np.ones(used_starts[-1], np.float32)
-    shape = len(starts) - 1, len(table)
-    return np.asarray(scipy.sparse.csr_array((ones, places[is_used], used_starts), shape) @ table)
+    used = places[is_used]
+    data = np.ones(len(used), np.float32) if weights is None else weights[used]
+    return np.asarray(scipy.sparse.csr_array((data, used, used_starts), (len(starts) - 1, len(table))) @ table)
 
 
 def hash_ngrams(words: Sequence[str], min_n: int, max_n: int) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
