@@ -7,7 +7,7 @@ finished run fail.
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -27,18 +27,9 @@ from swivel.reports.html import (
     write_picture,
     write_table,
 )
-from swivel.reports.plots import FitBucket, NormBucket, draw_figure, plot_epochs, plot_fit, plot_map, plot_norms
+from swivel.reports.plots import FitBucket, NormBucket, Norms, draw_figure, plot_epochs, plot_fit, plot_map, plot_norms
 from swivel.reports.plots.style import short_number
-from swivel.reports.run_summary import (
-    BANDS,
-    Losses,
-    RunSummary,
-    find_epochs,
-    find_fit,
-    read_objective,
-    summarize_run,
-    trained_counts,
-)
+from swivel.reports.run_summary import BANDS, RunSummary, find_fit, summarize_run
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Stopwatch
 from swivel.runtime.resources import count_cores, is_leading
@@ -103,12 +94,13 @@ def write_report(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     vectors = swivel.train(matrix, Path(folder) / "vectors", dim=2, epochs=2)
     ...     run = write_report(Path(folder) / "vectors", matrix, Path(folder) / "report.html")
-    >>> len(run.epochs), run.shape[0]
-    (2, 3)
+    >>> len(run.epochs), [asked.word for asked in run.asked]
+    (2, ['milk', 'sugar', 'tea'])
     """
     loaded = load(vectors) if isinstance(vectors, (str, Path)) else vectors
     run = summarize_run(loaded, matrix, seconds)
-    _write_page(Path(out), run, draw_run(run))
+    svgs = draw_figures(list_figures(run.map, run.norms, run.epochs, run.fit))
+    _write_page(Path(out), run, svgs)
     return run
 
 
@@ -119,8 +111,8 @@ def _write_page(out: Path, run: RunSummary, svgs: Svgs) -> None:
 
 def draft_training(vectors: Vectors, matrix: Matrix, draw: DrawFigures) -> TrainingDraft:
     """Return the part of the report that can be computed before rows and columns are combined to vectors."""
-    fit = find_fit(vectors, trained_counts(matrix, vectors), read_objective(vectors))
-    return fit, draw(list_training_figures(find_epochs(vectors), fit))
+    fit = find_fit(vectors, matrix)
+    return fit, draw(list_figures(epochs=vectors.facts.get("losses", []), fit=fit))
 
 
 def draft_report(
@@ -128,30 +120,23 @@ def draft_report(
 ) -> ReportDraft:
     """Return the report on vectors that are being written to `folder`; `training` is its other part, to come."""
     run = summarize_run(vectors, matrix, folder=folder, fit=())
-    svgs = draw(list_vector_figures(run))
+    svgs = draw(list_figures(run.map, run.norms))
     fit, training_svgs = training.result()
     return replace(run, fit=fit), {**svgs, **training_svgs}
 
 
-def draw_run(run: RunSummary) -> Svgs:
-    """Return all figures of a run."""
-    return draw_figures({**list_vector_figures(run), **list_training_figures(run.epochs, run.fit)})
-
-
-def list_vector_figures(run: RunSummary) -> Plots:
-    """Return the figures of a run that show its vectors, as functions that plot them."""
+def list_figures(
+    map_of_words: tuple[Sequence[str], Any] = ((), None),
+    norms: Sequence[Norms] = (),
+    epochs: Sequence[Mapping[str, float]] = (),
+    fit: Sequence[FitBucket] = (),
+) -> Plots:
+    """Return the figures of which there are numbers, as functions that plot them."""
     plots: dict[str, Callable[[], Any]] = {}
-    labels, points = run.map
-    if labels:
-        plots["map"] = partial(plot_map, labels, points, size=(7.0, 4.6))
-    if run.norms:
-        plots["norms"] = partial(plot_norms, run.norms)
-    return plots
-
-
-def list_training_figures(epochs: Losses, fit: tuple[FitBucket, ...]) -> Plots:
-    """Return the figures of a run that show its losses, as functions that plot them."""
-    plots: dict[str, Callable[[], Any]] = {}
+    if map_of_words[0]:
+        plots["map"] = partial(plot_map, *map_of_words, size=(7.0, 4.6))
+    if norms:
+        plots["norms"] = partial(plot_norms, norms)
     if epochs:
         plots["epochs"] = partial(plot_epochs, epochs)
     if fit:
@@ -217,8 +202,9 @@ def compose_run(run: RunSummary, svgs: Svgs) -> str:
 
 
 def _describe(run: RunSummary) -> str:
-    rows, columns = run.shape
-    text = f"{rows:,} rows × {columns:,} columns, {run.cells:,} cells observed; vectors of {run.dim} dimensions"
+    rows, columns = run.matrix.shape
+    cells = run.matrix.cell_count
+    text = f"{rows:,} rows × {columns:,} columns, {cells:,} cells observed; vectors of {run.vectors.dim} dimensions"
     if not run.epochs:
         return text + "."
 
@@ -356,10 +342,10 @@ def _write_times(run: RunSummary) -> Iterator[str]:
 
 def _speed(run: RunSummary) -> str:
     """Return the training speed and what it was measured on, as "1.2 G cells/s, torch cuda float32"."""
-    rows, columns = run.shape
+    rows, columns = run.matrix.shape
     speed = float(rows) * columns * len(run.epochs) / max(run.training_seconds, 1e-9)
 
-    plan = run.facts.get("plan", {})
+    plan = run.vectors.facts.get("plan", {})
     names = [str(plan[name]) for name in ("backend", "device", "dtype") if plan.get(name)]
     return f"{short_number(float(f'{speed:.3g}'))} cells/s, {' '.join(dict.fromkeys(names))}"
 
@@ -378,17 +364,18 @@ def format_seconds(seconds: float) -> str:
 
 def _write_settings(run: RunSummary) -> Iterator[str]:
     yield write_heading("Settings")
-    stages = {**run.settings, "chosen for this run": run.facts.get("plan", {})}
+    facts = run.vectors.facts
+    stages = {**run.vectors.settings, "chosen for this run": facts.get("plan", {})}
     for stage, settings in stages.items():
         if settings:
             yield write_details(stage, write_facts(settings))
 
     machine = {
-        "swivel-embeddings": run.facts.get("library", __version__),
+        "swivel-embeddings": facts.get("library", __version__),
         "page written by": __version__,
         "python": platform.python_version(),
         "system": f"{platform.system()} on {platform.machine()}",
         "cores": count_cores(),
-        "counts, all together": run.total,
+        "counts, all together": run.matrix.total,
     }
     yield write_details("machine and versions", write_facts(machine))

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,8 +46,7 @@ CELLS_PER_BLOCK = 20_000
 MAX_CELLS = 200_000
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(NamedTuple):
     """A word, its frequency and the band it was chosen from, and its nearest neighbors."""
 
     band: str
@@ -61,12 +60,8 @@ class RunSummary:
     """The numbers in the report of a run; `seconds` are those of the stages that ran in this call, by name."""
 
     name: str
-    shape: tuple[int, int]
-    cells: int
-    total: float
-    dim: int
-    settings: Mapping[str, Mapping[str, Any]]
-    facts: Mapping[str, Any]  # of the training; see `Vectors`
+    vectors: Vectors
+    matrix: Matrix
     epochs: Losses
     norms: tuple[Norms, ...]
     fit: tuple[FitBucket, ...]
@@ -78,7 +73,7 @@ class RunSummary:
     @property
     def training_seconds(self) -> float:
         """Seconds spent training, including earlier calls that were interrupted."""
-        return float(self.facts.get("training_seconds", 0.0))
+        return float(self.vectors.facts.get("training_seconds", 0.0))
 
 
 def summarize_run(
@@ -97,15 +92,11 @@ def summarize_run(
 
     return RunSummary(
         name=path.parent.name if path.name == "vectors" else path.name,
-        shape=matrix.shape,
-        cells=matrix.cell_count,
-        total=matrix.total,
-        dim=vectors.dim,
-        settings=vectors.settings,
-        facts=vectors.facts,
-        epochs=find_epochs(vectors),
+        vectors=vectors,
+        matrix=matrix,
+        epochs=vectors.facts.get("losses", []),  # none if the vectors were not trained by Swivel
         norms=find_norms(vectors),
-        fit=find_fit(vectors, trained_counts(matrix, vectors), read_objective(vectors)) if fit is None else fit,
+        fit=find_fit(vectors, matrix) if fit is None else fit,
         asked=ask_words(vectors),
         map=find_map(vectors),
         analogies=score_analogies(vectors, read_bundled(), EvaluationConfig(top=MAX_ANSWERS, draws=0)),
@@ -125,20 +116,9 @@ def find_map(vectors: Vectors) -> tuple[list[str], NDArray[np.float32]]:
     return [vectors.vocabulary[number] for number in ids.tolist()], points
 
 
-def find_epochs(vectors: Vectors) -> Losses:
-    """Return the mean losses of each epoch; empty if the vectors were not trained by Swivel."""
-    losses: Losses = vectors.facts.get("losses", [])
-    return losses
-
-
 def read_objective(vectors: Vectors) -> Objective:
     """Return the objective of the training, or the default objective if it is not known."""
     return Objective.from_config(recorded_config(TrainConfig, vectors.settings.get("train", {})))
-
-
-def trained_counts(matrix: Matrix, vectors: Vectors) -> Matrix:
-    """Return a matrix with the counts that vectors were trained on: its own, or their logarithms."""
-    return matrix.transformed(vectors.settings.get("train", {}).get("transform", "none"))
 
 
 def find_frequencies(vectors: Vectors) -> Doubles | None:
@@ -209,14 +189,17 @@ def split_by_frequency(frequencies: Doubles) -> Iterator[tuple[float, float, NDA
             yield low, high, members
 
 
-def find_fit(vectors: Vectors, matrix: Matrix, objective: Objective) -> tuple[FitBucket, ...]:
+def find_fit(vectors: Vectors, matrix: Matrix) -> tuple[FitBucket, ...]:
     """Return the mean loss of observed cells and the error of their predictions, by the frequency of the row.
 
-    The cells are a sample. The result is empty if the vectors have no columns or no frequencies.
+    The cells are a sample of those that the vectors were trained on, or of their logarithms if `transform` says so. The
+    result is empty if the vectors have no columns or no frequencies.
     """
     frequencies = find_frequencies(vectors)
     if vectors.columns is None or frequencies is None:
         return ()
+    matrix = matrix.transformed(vectors.settings.get("train", {}).get("transform", "none"))
+    objective = read_objective(vectors)
 
     # Target of an observed cell: log x_ij + log D - log x_i* - log x_*j. The offsets are all but the first term.
     row_offset = row_offsets(matrix.row_sums, matrix.total, objective)

@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
 X_LABEL = "frequency of the word (log scale)"
 
 
-@dataclass(frozen=True, slots=True)
-class NormBucket:
+class NormBucket(NamedTuple):
     """Quantiles (10 %, 50 %, 90 %) of the vector lengths of words with a frequency in [low, high)."""
 
     low: float
@@ -34,8 +32,7 @@ class NormBucket:
     ninetieth: float
 
 
-@dataclass(frozen=True, slots=True)
-class Norms:
+class Norms(NamedTuple):
     """Lengths of vectors against the frequency of their words: a sample of points, and quantiles per bucket."""
 
     name: str
@@ -44,20 +41,15 @@ class Norms:
     buckets: tuple[NormBucket, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FitBucket:
-    """Observed cells of rows with a frequency in [low, high).
-
-    `loss` is the mean loss of the sampled `cells`; `error` is the unweighted root mean square of
-    w . c minus its target.
-    """
+class FitBucket(NamedTuple):
+    """Observed cells of rows with a frequency in [low, high)."""
 
     low: float
     high: float
     words: int
-    cells: int
-    loss: float
-    error: float
+    cells: int  # sampled
+    loss: float  # mean
+    error: float  # unweighted root mean square of w . c minus its target
 
 
 @in_style
