@@ -43,19 +43,15 @@ DIFFERENCE_HEADER = ("set", "first", "second", "difference", "95 % interval", "p
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Figures of two models on the same items and the significance of their difference.
-
-    `difference` is first minus second, `interval` its 95 % interval and `p_value` that of a two-sided paired bootstrap
-    test. All three are None if one of the figures is None.
-    """
+    """Figures of two models on the same items, and the significance of first minus second; None if undefined."""
 
     name: str
     kind: str
     first: float | None
     second: float | None
     difference: float | None
-    interval: Interval | None
-    p_value: float | None
+    interval: Interval | None  # 95 % interval of the difference
+    p_value: float | None  # of a two-sided paired bootstrap test
     items: int
 
     def to_dict(self) -> dict[str, Any]:

@@ -24,19 +24,15 @@ MIN_KNOWN = 10  # With fewer known items, an interval says nothing, and none is 
 
 @dataclass(frozen=True, slots=True)
 class SetResult:
-    """What the results of all kinds of sets have in common.
-
-    `figure` is None if it is not defined; `interval` is its 95 % interval. `known` is the number of items without an
-    unknown word, and `total` the number of all items.
-    """
+    """What the results of all kinds of sets have in common."""
 
     kind: ClassVar[str]
     measure: ClassVar[str]
 
     name: str
-    figure: float | None
-    interval: Interval | None
-    known: int
+    figure: float | None  # None if it is not defined
+    interval: Interval | None  # 95 %
+    known: int  # items without an unknown word
     total: int
 
     @property
@@ -61,14 +57,12 @@ class SetResult:
 
 @dataclass(frozen=True, slots=True)
 class SimilarityResult(SetResult):
-    """Spearman's rho; None if it is not defined (fewer than two pairs, or all values equal).
-
-    `cosines`, `scores` and the pairs in `items` have the order of the file; the cosine of a skipped pair is NaN.
-    """
+    """Spearman's rho; None if it is not defined (fewer than two pairs, or all values equal)."""
 
     kind: ClassVar[str] = "similarity"
     measure: ClassVar[str] = "rho"
 
+    # In the order of the file; the cosine of a skipped pair is NaN.
     cosines: Doubles = field(compare=False, repr=False)
     scores: Doubles = field(compare=False, repr=False)
     items: tuple[tuple[str, str], ...] = field(compare=False, repr=False)
@@ -112,15 +106,12 @@ class SectionResult(SetResult):
 
 @dataclass(frozen=True, slots=True)
 class AnalogyResult(SectionResult):
-    """Accuracy over all questions and by section; None if no question is known.
-
-    `is_right`, `is_known` and the questions in `items` have the order of the file. A question with an unknown word is
-    never right.
-    """
+    """Accuracy over all questions and by section; None if no question is known."""
 
     kind: ClassVar[str] = "analogies"
 
     sections: tuple[SectionResult, ...] = field(repr=False)
+    # In the order of the file. A question with an unknown word is never right.
     is_right: Flags = field(compare=False, repr=False)
     is_known: Flags = field(compare=False, repr=False)
     items: tuple[FourWords, ...] = field(compare=False, repr=False)
@@ -132,15 +123,12 @@ class AnalogyResult(SectionResult):
 
 @dataclass(frozen=True, slots=True)
 class CategoryResult(SetResult):
-    """Purity of the clusters; None if the known words have fewer than two categories.
-
-    `is_right` (the category of the word is that of its cluster), `is_known` and the words in `items` have the order of
-    the file.
-    """
+    """Purity of the clusters; None if the known words have fewer than two categories."""
 
     kind: ClassVar[str] = "categories"
     measure: ClassVar[str] = "purity"
 
+    # In the order of the file. A word is right if its category is that of its cluster.
     is_right: Flags = field(compare=False, repr=False)
     is_known: Flags = field(compare=False, repr=False)
     items: tuple[str, ...] = field(compare=False, repr=False)

@@ -163,32 +163,22 @@ def score_similarity(vectors: Vectors, pairs: SimilaritySet, rules: EvaluationCo
     rules = rules or EvaluationConfig()
     ids = np.array([_find_ids(vectors, pair, rules) for pair in pairs.pairs], np.int64).reshape(-1, 2)
     is_known = (ids >= 0).all(axis=1)
-    if rules.unknown_pairs == "guess":
-        return summarize_pairs(pairs, _guess_cosines(vectors, pairs, ids), known=int(is_known.sum()), draws=rules.draws)
 
-    # Unit vectors of the words of the set, with a stand-in for unknown words.
-    words, indices = np.unique(ids, return_inverse=True)
-    rows = np.zeros((len(words), vectors.dim), np.float32)
+    # Unit vectors of the words of each pair, with a stand-in for unknown words.
+    rows = vectors.unit_vectors[np.maximum(ids, 0)].astype(np.float64)
+    rows[ids < 0] = 0
     if rules.unknown_pairs == "mean":
         mean = vectors.vectors[: _count_known(vectors, rules)].mean(axis=0, dtype=np.float64)
-        rows[:] = scale_to_unit(mean[None])
-    rows[words >= 0] = vectors.unit_vectors[words[words >= 0]]
+        rows[ids < 0] = scale_to_unit(mean[None])
+    elif rules.unknown_pairs == "guess" and not is_known.all():
+        unknown = [pair[side] for pair, row in zip(pairs.pairs, ids, strict=True) for side in (0, 1) if row[side] < 0]
+        rows[ids < 0] = scale_to_unit(vectors.guesser.guess(unknown))
 
-    firsts, seconds = indices.reshape(ids.shape).T
-    cosines = np.einsum("ij,ij->i", rows[firsts].astype(np.float64), rows[seconds])
+    cosines = np.einsum("ij,ij->i", rows[:, 0], rows[:, 1])
     if rules.unknown_pairs == "skip":
         cosines[~is_known] = np.nan
 
     return summarize_pairs(pairs, cosines, known=int(is_known.sum()), draws=rules.draws)
-
-
-def _guess_cosines(vectors: Vectors, pairs: SimilaritySet, ids: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the cosine of every pair, with guessed vectors for unknown words."""
-    words = [pair[side] for pair, row in zip(pairs.pairs, ids, strict=True) for side in (0, 1) if row[side] < 0]
-    rows = vectors.unit_vectors[np.maximum(ids, 0)].astype(np.float64)
-    if words:
-        rows[ids < 0] = scale_to_unit(vectors.guesser.guess(words))
-    return np.asarray(np.einsum("ij,ij->i", rows[:, 0], rows[:, 1]))
 
 
 def summarize_pairs(

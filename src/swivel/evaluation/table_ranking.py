@@ -23,29 +23,16 @@ _SCORES_PER_CHUNK = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class RankingReport:
-    """Means over the rows that have held-out cells.
-
-    Attributes
-    ----------
-    recall
-        Share of a row's held-out columns among the first k.
-    ndcg
-        Normalized discounted cumulative gain of the first k.
-    map
-        Mean average precision of the first k: precision at each hit, divided by min(k, held-out columns).
-    by_popularity
-        Recall of the held-out cells (not of rows) of rare, middle and common columns.
-    per_row : ndarray of shape (rows, 3)
-        Recall, NDCG and average precision of each row that has held-out cells, in the order of the rows.
-    """
+    """Means over the rows that have held-out cells."""
 
     k: int
     rows: int
     cells: int
-    recall: float
-    ndcg: float
-    map: float
-    by_popularity: dict[str, float]
+    recall: float  # share of a row's held-out columns among the first k
+    ndcg: float  # normalized discounted cumulative gain of the first k
+    map: float  # mean average precision of the first k: precision at each hit, divided by min(k, held-out columns)
+    by_popularity: dict[str, float]  # recall of the held-out cells (not of rows) of rare, middle and common columns
+    # Recall, NDCG and average precision of each row that has held-out cells, of shape (rows, 3).
     per_row: NDArray[np.float64] = field(compare=False, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
@@ -135,19 +122,10 @@ def _popularity_tiers(held_out: Any, seen: Any) -> NDArray[np.intp]:
 def split_table(
     counts: Any, share: float = 0.2, *, by: str = "cell", times: Any = None, seed: int = 0
 ) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array]:
-    """Return a table without some of its cells, and those cells.
+    """Return a sparse table without a share of its cells, and those cells.
 
-    Parameters
-    ----------
-    counts : sparse matrix of shape (n_rows, n_columns)
-    share
-        Share of the cells (or of the rows) to hold out.
-    by : {"cell", "row", "time"}
-        Hold out random cells, all cells of random rows, or the latest cells.
-    times : sparse matrix of the same shape
-        Time of each cell, for `by="time"`.
-    seed
-        Of the random numbers.
+    They are random cells, with `by="row"` all cells of random rows, with `by="time"` the latest cells; `times` is a
+    sparse matrix of the same shape.
     """
     import scipy.sparse  # here, because it takes memory that most evaluations do not need
 

@@ -195,16 +195,14 @@ def _find_ids(view: View, tokens: Sequence[str]) -> list[int]:
 
 
 def multiply(table: NDArray[np.float32], queries: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the dot products (queries, rows) of a large table with a few queries.
-
-    The product is computed on one core, block by block, one query at a time. The second query finds the block in the
-    cache; a product with a matrix of two columns is slower than two products with vectors; and a product on two cores
-    waits for the slower one. With other jobs on both cores, the p95 of an analogy fell from 203 to 18 ms
-    (benchmarks/explorer.py).
+    """Return the dot products (queries, rows) of a large table with a few queries, on one core.
 
     >>> multiply(np.eye(2, dtype=np.float32), np.array([[1, 2]], np.float32)).tolist()
     [[1.0, 2.0]]
     """
+    # Block by block, one query at a time: the second query finds the block in the cache; a product with a matrix of two
+    # columns is slower than two products with vectors; and a product on two cores waits for the slower one. With other
+    # jobs on both cores, the p95 of an analogy fell from 203 to 18 ms (benchmarks/explorer.py).
     scores = np.empty((len(queries), len(table)), np.float32)
     for start in range(0, len(table), _ROWS_PER_BLOCK):
         block = table[start : start + _ROWS_PER_BLOCK]
