@@ -168,14 +168,7 @@ class TopColumns:
 class ColumnRanking:
     """Scores w . c + popularity * log(column sum), which rank the columns of a row.
 
-    Parameters
-    ----------
-    columns : ndarray of shape (n_columns, dim)
-    column_sums : ndarray of shape (n_columns,)
-    rows
-        Number of rows that were trained; the default of `popularity` depends on it.
-    popularity
-        Factor of the logarithm of a column's sum.
+    `rows` is the number of rows that were trained, on which the default of `popularity` depends.
     """
 
     def __init__(
@@ -203,15 +196,8 @@ class ColumnRanking:
     ) -> tuple[NDArray[np.intp], Floats]:
         """Return ids and scores of the best columns of each row, of shape (len(rows), count), best first.
 
-        Parameters
-        ----------
-        rows : ndarray of shape (n, dim)
-        count
-            Number of columns; where fewer are left, the id is -1 and the score -inf.
-        seen : csr matrix of shape (n, n_columns), optional
-            Cells that are not returned.
-        is_hidden : ndarray of shape (n_columns,), optional
-            Columns that are not returned.
+        Columns of `is_hidden` and cells of the csr matrix `seen` are left out. Where fewer than `count` columns are
+        left, the id is -1 and the score -inf.
         """
         check_count(count)
         is_hidden = self.is_empty if is_hidden is None else self.is_empty | is_hidden

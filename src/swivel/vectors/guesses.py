@@ -32,17 +32,7 @@ _BYTES_PER_NGRAM = 64  # of each word, while the index is made. Measured: 58 wit
 
 
 class Guesser:
-    """Guesses the vectors of words from their spelling.
-
-    Parameters
-    ----------
-    vectors : ndarray of shape (n_words, dim)
-        The vectors of the known words; those that are zero, or have values that are not finite, are not used.
-    words
-        The known words.
-    subwords
-        N-grams that were fitted to the vectors; None is an error.
-    """
+    """Guesses the vectors of words from their spelling, that of known words, and n-grams fitted to these."""
 
     def __init__(self, vectors: Floats, words: Sequence[str], subwords: Subwords | None) -> None:
         import scipy.sparse
@@ -54,6 +44,7 @@ class Guesser:
         self._words = words
         self._subwords = subwords
 
+        # Words without counts, and vectors that are not finite, say nothing about others.
         is_used = vectors.any(axis=1) & np.isfinite(vectors).all(axis=1)
         hashes, starts = hash_ngrams(words, subwords.min_n, subwords.max_n)
         owners = np.repeat(np.arange(len(words), dtype=np.int32), np.diff(starts))

@@ -36,22 +36,9 @@ _QUICK_WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")
 
 
 class TextEncoder:
-    """Computes vectors of texts from the vectors of their words.
+    """Computes vectors of texts from the vectors of their words; the arguments are those of `Vectors.encode`."""
 
-    Parameters
-    ----------
-    vectors
-        Vectors with counts; without counts all words have the same weight, and nothing is removed.
-    smoothing
-        The constant a of the weights a / (a + p); infinity gives all words the same weight.
-    components
-        Number of common components that are removed.
-    guess
-        Guess the vectors of unknown words from their spelling, if the vectors have n-grams; otherwise, or if they have
-        none, unknown words are left out.
-    """
-
-    def __init__(self, vectors: Vectors, smoothing: float = SMOOTHING, components: int = 1, guess: bool = True) -> None:
+    def __init__(self, vectors: Vectors, smoothing: float, components: int, guess: bool) -> None:
         from swivel.corpus.text_numbers import TextNumbering  # imports numba
 
         self._vectors = vectors
@@ -110,17 +97,15 @@ def weigh_words(counts: NDArray[np.int64], smoothing: float) -> Floats:
 
 
 def find_common_components(vectors: Vectors, weights: Floats, components: int) -> Floats:
-    """Return the first singular vectors of random texts, of shape (components, dim); none without counts.
-
-    The mean of n words with the weighted vectors y, drawn with the probabilities p, has the second moment
-    E[yy'] / n + (1 - 1/n) E[y] E[y]'.
-    """
+    """Return the first singular vectors of random texts, of shape (components, dim); none without counts."""
     if isinstance(components, bool) or not isinstance(components, (int, np.integer)) or components < 0:
         raise ConfigError(f"components must be an integer of 0 or more, got {components!r}")
     counts = vectors.vocabulary.counts
     if not components or not counts.any():
         return np.zeros((0, vectors.dim), np.float32)
 
+    # The mean of n words with the weighted vectors y, drawn with the probabilities p, has the second moment
+    # E[yy'] / n + (1 - 1/n) E[y] E[y]'.
     moment = np.zeros((vectors.dim, vectors.dim))
     mean = np.zeros(vectors.dim)
     shares = counts / counts.sum()
