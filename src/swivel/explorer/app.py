@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.resources import files
 from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
@@ -24,7 +25,6 @@ from pydantic import BeforeValidator
 
 from swivel.errors import ConfigError, SwivelError
 from swivel.explorer import queries
-from swivel.explorer.assets import MEDIA_TYPES, page_files
 from swivel.explorer.limits import MAX_ANSWERS, MAX_TERMS, MAX_TEXT_LENGTH
 from swivel.explorer.maps import Map, MapMaker
 from swivel.explorer.models import VectorSet, View
@@ -34,6 +34,12 @@ from swivel.runtime.resources import count_cores
 from swivel.vectors import Expression
 
 _LABELS_PER_LINE = 2_000
+MEDIA_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,9 +213,12 @@ def make_app(exploration: Exploration, bound: str) -> Guard:
     app.state.exploration = exploration
     app.state.query_slots = asyncio.Semaphore(count_cores())
 
-    for name, data in page_files().items():
-        path = "/" if name == "index.html" else f"/{name}"
-        app.add_api_route(path, _serve_file(name, data), methods=["GET", "HEAD"], response_model=None)
+    # The files of the page are read into memory once, so that the path of a request never reaches the file system.
+    for file in (files("swivel.explorer") / "page").iterdir():
+        if PurePath(file.name).suffix in MEDIA_TYPES:
+            path = "/" if file.name == "index.html" else f"/{file.name}"
+            serve = _serve_file(file.name, file.read_bytes())
+            app.add_api_route(path, serve, methods=["GET", "HEAD"], response_model=None)
     app.include_router(router)
 
     app.add_exception_handler(SwivelError, _respond_to_error)

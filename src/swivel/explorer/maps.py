@@ -6,6 +6,7 @@ process, which sends drafts, and its result is saved in the cache of the user un
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
@@ -185,7 +186,7 @@ class Map:
         return None if points is None else fit_to_frame(points)
 
     def show_draft(self, points: Floats) -> None:
-        """Keep a draft of the coordinates of UMAP."""
+        """Show a draft of the coordinates of UMAP."""
         self.draft = points
         self.drafts += 1
 
@@ -196,12 +197,19 @@ class Map:
 
     def describe(self) -> dict[str, Any]:
         """Return the size of the map, the state of UMAP, and the clusters, for JSON."""
+        state = "missing" if self.problem else "computing"
         if self.umap is not None:
             state = "ready"
-        else:
-            state = "missing" if self.problem else "computing"
         is_running = state == "computing" and self.began > 0
 
+        clusters = None
+        if self.clusters is not None:
+            sizes = np.bincount(self.clusters.numbers, minlength=len(self.clusters.typical)).tolist()
+            tokens = self.view.vectors.vocabulary.tokens
+            clusters = [
+                {"size": size, "typical": [tokens[number] for number in typical]}
+                for size, typical in zip(sizes, self.clusters.typical, strict=True)
+            ]
         return {
             "points": len(self),
             "total": len(self.view.vectors),
@@ -209,19 +217,8 @@ class Map:
             "drafts": self.drafts,
             "problem": self.problem,
             "seconds": round(time.monotonic() - self.began, 1) if is_running else 0,
-            "clusters": self._describe_clusters(),
+            "clusters": clusters,
         }
-
-    def _describe_clusters(self) -> list[dict[str, Any]] | None:
-        if self.clusters is None:
-            return None
-
-        sizes = np.bincount(self.clusters.numbers, minlength=len(self.clusters.typical)).tolist()
-        tokens = self.view.vectors.vocabulary.tokens
-        return [
-            {"size": size, "typical": [tokens[number] for number in typical]}
-            for size, typical in zip(sizes, self.clusters.typical, strict=True)
-        ]
 
 
 class MapMaker:
@@ -257,37 +254,20 @@ class MapMaker:
 
     def load_or_compute(self, target: Map) -> Floats:
         """Return the UMAP coordinates from the cache, or compute and save them."""
-        file = None
-        if self._cache is not None:
-            file = self._cache / f"{target.fingerprint}.npy"
-            points = _read_points(file, len(target))
-            if points is not None:
+        if self._cache is None:
+            return self._compute(target.components, target.show_draft)
+
+        # A file that is missing, damaged or of another size is replaced.
+        file = self._cache / f"{target.fingerprint}.npy"
+        with contextlib.suppress(StorageError, OSError):
+            points = np.array(open_array(file))
+            if points.shape == (len(target), 2) and points.dtype == np.float32 and np.isfinite(points).all():
                 return points
 
         points = self._compute(target.components, target.show_draft)
-
-        if file is not None:
-            _save_points(file, points)
+        data = io.BytesIO()
+        np.lib.format.write_array(data, points, allow_pickle=False)
+        # On a full or read-only disk, the next start computes the map again.
+        with contextlib.suppress(StorageError, OSError):
+            write_file(file, data.getvalue())
         return points
-
-
-def _read_points(file: Path, count: int) -> Floats | None:
-    """Return cached coordinates, None if the file is missing, damaged or of another size."""
-    try:
-        stored = open_array(file)
-    except (StorageError, OSError):
-        return None
-    if stored.shape != (count, 2) or stored.dtype != np.float32:
-        return None
-
-    points = np.array(stored)
-    return points if np.isfinite(points).all() else None
-
-
-def _save_points(file: Path, points: Floats) -> None:
-    data = io.BytesIO()
-    np.lib.format.write_array(data, points, allow_pickle=False)
-    try:
-        write_file(file, data.getvalue())
-    except (StorageError, OSError):
-        return  # On a full or read-only disk, the next start computes the map again.
