@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path, PurePosixPath
@@ -126,10 +125,15 @@ def fetch_sets(
     if missing:
         progress.message(f"downloading {', '.join(source.file for source in missing)} into {cache.abspath}")
 
-    with errors_only(pooch.get_logger()):
+    # Its messages and warnings would stand between ours.
+    logger = pooch.get_logger()
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
         for number, source in enumerate(missing):
             _download(cache, source, missing[number:], title)
-
+    finally:
+        logger.setLevel(level)
     return tuple(stored.values())
 
 
@@ -167,14 +171,3 @@ def _reason(error: OSError | StorageError) -> str:
     if getattr(error, "response", None) is not None:
         return f"HTTP status {error.response.status_code}"  # type: ignore[union-attr]
     return error.strerror or type(error).__name__
-
-
-@contextmanager
-def errors_only(logger: logging.Logger) -> Iterator[None]:
-    """Suppress the messages and warnings of a library."""
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

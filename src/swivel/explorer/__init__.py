@@ -5,7 +5,10 @@
 checks every request. The explorer writes only to the map cache of the user and makes no network requests.
 """
 
-from swivel.explorer.security import is_loopback
-from swivel.explorer.server import PORT, check_extra, listen, name_url, open_exploration, serve
-
-__all__ = ["PORT", "check_extra", "is_loopback", "listen", "name_url", "open_exploration", "serve"]
+from swivel.explorer.security import is_loopback as is_loopback
+from swivel.explorer.server import PORT as PORT
+from swivel.explorer.server import check_extra as check_extra
+from swivel.explorer.server import listen as listen
+from swivel.explorer.server import name_url as name_url
+from swivel.explorer.server import open_exploration as open_exploration
+from swivel.explorer.server import serve as serve

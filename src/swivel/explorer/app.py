@@ -88,10 +88,8 @@ ChosenMap = Annotated[Map, Depends(find_map)]
 
 
 async def run_query(request: Request, query: Callable[..., dict[str, Any]], *arguments: Any) -> Response:
-    """Run a search over all words in a thread; no more searches run at the same time than there are cores.
-
-    A waiting request holds no thread.
-    """
+    """Run a search over all words in a thread; no more searches run at the same time than there are cores."""
+    # A waiting request holds no thread.
     async with request.app.state.query_slots:
         return _json(await run_in_threadpool(query, *arguments))
 

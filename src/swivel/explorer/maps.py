@@ -55,10 +55,9 @@ class Clusters(NamedTuple):
 
 
 def find_clusters(components: Floats, weights: Floats | None = None, *, count: int = CLUSTERS) -> Clusters:
-    """Return k-means clusters, fitted to the most common vectors; cluster 0 is the largest.
-
-    A label is informative about its cluster if it is near the center and its weight, of `weigh_labels`, is large.
-    """
+    """Return k-means clusters, fitted to the most common vectors; cluster 0 is the largest."""
+    # A label is informative about its cluster if it is near the center and its weight, of `weigh_labels`, is
+    # large.
     from sklearn.cluster import MiniBatchKMeans
 
     sample = components[:_SAMPLE]
@@ -126,10 +125,8 @@ class _DraftReceiver(SilentProgress):
 
 
 def compute_in_process(components: Floats, show: Show) -> Floats:
-    """Return the UMAP coordinates, computed in a new process, which ends with this one.
-
-    `show` is called with the drafts that the process sends.
-    """
+    """Return the UMAP coordinates, computed in a new process, which ends with this one."""
+    # `show` is called with the drafts that the process sends.
     if not can_start_processes():
         return compute_umap(components, show)
     with call_in_process(send_umap, components) as call:
@@ -137,11 +134,10 @@ def compute_in_process(components: Floats, show: Show) -> Floats:
 
 
 class Map:
-    """The map of one view: its most common labels, by default 100,000.
+    """The map of one view: its most common labels, by default 100,000."""
 
-    A background thread sets `clusters`, then drafts, then `umap` or `problem`. `began` is the time when UMAP started,
-    or 0.
-    """
+    # A background thread sets `clusters`, then drafts, then `umap` or `problem`. `began` is the time when UMAP
+    # started, or 0.
 
     def __init__(self, view: View, max_points: int = MAX_POINTS) -> None:
         self.view = view
@@ -176,10 +172,8 @@ class Map:
         return fingerprint({"vectors": digest.hexdigest(), "umap": UMAP})
 
     def points(self, layout: str) -> Floats | None:
-        """Return the coordinates (n, 2) of a layout, nearly all in -1 .. 1, None if they are not computed yet.
-
-        Those of UMAP are the last draft until they are final.
-        """
+        """Return the coordinates (n, 2) of a layout, nearly all in -1 .. 1, None if they are not computed yet."""
+        # Those of UMAP are the last draft until they are final.
         if layout == "pca":
             return fit_to_frame(take_plane(self.components))
         points = self.draft if self.umap is None else self.umap

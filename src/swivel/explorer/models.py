@@ -36,15 +36,13 @@ _ROWS_COMPARED = 64  # enough to decide whether saved vectors are w + c
 
 
 class View:
-    """One view of a set of vectors, such as w or w + c, made on first use.
-
-    `key` names it in requests, `label` on the page.
-    """
+    """One view of a set of vectors, such as w or w + c, made on first use."""
 
     def __init__(self, key: str, label: str, make: Callable[[], Vectors]) -> None:
-        self.key = key
-        self.label = label
+        self.key = key  # in requests
+        self.label = label  # on the page
         self._make = make
+        # Held while the vectors are made: two requests must not scale a million of them at once.
         self._lock = threading.Lock()
         self._vectors: Vectors | None = None
 
@@ -159,11 +157,7 @@ def _sum_sides(vectors: Vectors) -> VectorTable:
 
 
 def open_set(path: str | Path, matrix: str | Path | None = None) -> VectorSet:
-    """Open vectors and the matrix they were trained on, by default the folder `matrix` beside them.
-
-    Raises StorageError if the vectors or the matrix cannot be read, ConfigError if the rows of `matrix` are not the
-    words of the vectors.
-    """
+    """Open vectors and the matrix they were trained on, by default the folder `matrix` beside them."""
     vectors = open_vectors(path)
     vectors_path = find_vectors(path)
     counts = find_matrix(vectors) if matrix is None else open_matrix(matrix)

@@ -47,11 +47,9 @@ def _check_length(text: str) -> None:
 
 
 def find_nearest(view: View, expression: Expression, count: int) -> dict[str, Any]:
-    """Return the words nearest to an expression, and the cosine of each answer with each term.
-
-    All terms are scaled to length 1. The cosine of an answer with the sum is therefore the signed sum of its cosines
-    with the terms, divided by the `length` of the sum.
-    """
+    """Return the words nearest to an expression, and the cosine of each answer with each term."""
+    # All terms are scaled to length 1. The cosine of an answer with the sum is therefore the signed sum of its
+    # cosines with the terms, divided by the `length` of the sum.
     _find_ids(view, [*expression.plus, *expression.minus])  # raises an error with suggestions
     vectors = view.vectors
     direction = scale_to_unit(vectors.vector(expression.plus, minus=expression.minus)[None])

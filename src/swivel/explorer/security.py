@@ -81,10 +81,9 @@ def _to_address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | No
 
 
 class Guard:
-    """ASGI middleware that rejects requests that the page never makes, and adds the security headers.
+    """ASGI middleware that rejects requests that the page never makes, and adds the security headers."""
 
-    `bound` is the address that the server listens on.
-    """
+    # `bound` is the address that the server listens on.
 
     def __init__(self, app: ASGIApp, bound: str) -> None:
         self._app = app

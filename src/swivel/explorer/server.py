@@ -32,10 +32,7 @@ def check_extra() -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket; connections wait in its queue until the server runs.
-
-    Raises ConfigError if the port is invalid or in use, or if `host` is not an address of this machine.
-    """
+    """Return a listening socket; connections wait in its queue until the server runs."""
     if not 0 <= port <= 65_535:
         raise ConfigError(f"port must be 0 (any free port) to 65535, got {port}")
 
@@ -65,10 +62,7 @@ def name_url(listener: socket.socket) -> str:
 
 
 def open_exploration(paths: Sequence[str | Path], matrix: str | Path | None = None) -> Exploration:
-    """Open one or two sets of vectors; `matrix` is what the first was trained on, by default the one beside it.
-
-    Raises StorageError if a path cannot be read, and ConfigError if `matrix` has other rows than the vectors.
-    """
+    """Open one or two sets of vectors; `matrix` is what the first was trained on, by default the one beside it."""
     from swivel.explorer.app import Exploration
     from swivel.explorer.maps import MapMaker, cache_folder
     from swivel.explorer.models import open_set

@@ -160,10 +160,8 @@ def write_run_report(
     options: RunOptions,
     draft: Future[ReportDraft] | None = None,
 ) -> None:
-    """Write `out/report.html` after training, or if it is missing, when `options.report` is set and there is a folder.
-
-    `draft` is the report, if it was begun earlier. An error is reported as a progress message and not raised.
-    """
+    """Write `out/report.html` after training, or if it is missing, if `options.report` is set and there is a folder."""
+    # `draft` is the report, if it was begun earlier. An error is reported as a progress message and not raised.
     if not options.report or out is None or not is_leading():
         return
 

@@ -84,10 +84,9 @@ def summarize_run(
     folder: Path | None = None,
     fit: tuple[FitBucket, ...] | None = None,
 ) -> RunSummary:
-    """Return the numbers for the report on vectors, which were trained on `matrix`.
-
-    `folder` is that of the vectors, if these are not written yet; `fit` is the result of `find_fit`, if it is known.
-    """
+    """Return the numbers for the report on vectors, which were trained on `matrix`."""
+    # `folder` is that of the vectors, if these are not written yet; `fit` is the result of `find_fit`, if it is
+    # known.
     path = (folder or vectors.path or Path("vectors")).resolve()
 
     return RunSummary(
@@ -226,10 +225,8 @@ def find_fit(vectors: Vectors, matrix: Matrix) -> tuple[FitBucket, ...]:
 
 
 def _sample_cells(matrix: Matrix) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Doubles]]:
-    """Yield rows, columns and counts of sampled observed cells, block by block.
-
-    Blocks are interleaved, so that a few of them contain words of all frequencies.
-    """
+    """Yield rows, columns and counts of sampled observed cells, block by block."""
+    # Blocks are interleaved, so that a few of them contain words of all frequencies.
     height = matrix.row_blocks
     width = matrix.column_blocks
     rng = np.random.default_rng(1)

@@ -78,7 +78,7 @@ class TopColumns:
         self._table = torch.from_numpy(table).to(self.device).view(self.tiles, -1, dim + 1)
 
     def find(self, rows: Floats, seen: Any = None) -> tuple[NDArray[np.intp], Floats]:
-        """Return ids and scores of the best columns of each row, of shape (len(rows), count), best first, ties by id.
+        """Return ids and scores of the best columns of each row, of shape (len(rows), count), ties by id.
 
         `seen` is a csr matrix of cells that are not returned. The score is -inf where fewer columns are left.
         """

@@ -174,10 +174,8 @@ def _combine_on_device(rows: Floats, parts: Floats, config: VectorsConfig, devic
 
 
 def find_main_axes(gram: NDArray[np.float64], count: int, *, power: float = 1.0) -> NDArray[np.float64]:
-    """Return the right singular vectors of X as columns, largest singular value first, from the Gram matrix X'X.
-
-    The columns of X times these axes have the norms s^power, up to a constant, for the singular values s.
-    """
+    """Return the right singular vectors of X as columns, largest singular value first, from the Gram matrix X'X."""
+    # The columns of X times these axes have the norms s^power, up to a constant, for the singular values s.
     # X'X = V S^2 V': its eigenvectors are the right singular vectors, its eigenvalues the squares of s.
     values, axes = np.linalg.eigh(gram)  # ascending eigenvalues
     singular_values = np.sqrt(np.maximum(values[::-1][:count], 0.0))

@@ -113,10 +113,8 @@ def _write_labels(folder: FolderWriter, name: str, table: VectorTable) -> None:
 
 
 def read_vectors(make: type[Vectors], path: str | Path) -> tuple[Vectors, dict[str, Callable[[], None]], str]:
-    """Return the memory-mapped vectors of a folder, functions that verify each tensor, and the fingerprint.
-
-    `make` is the class `Vectors`, whose module imports this one.
-    """
+    """Return the memory-mapped vectors of a folder, functions that verify each tensor, and the fingerprint."""
+    # `make` is the class `Vectors`, whose module imports this one.
     folder = open_folder(path, STAGE)
     facts = folder.manifest.facts
     if TENSORS not in folder.manifest.parts:

@@ -34,11 +34,9 @@ _INSIDE = 0.985  # share of the points in -1 .. 1
 
 
 def weigh_labels(vectors: Vectors, count: int) -> Floats:
-    """Return how informative each of the first labels is: the length of its row times the logarithm of its count.
-
-    w . c is the PMI of two words, so a row is short if its word occurs with all others as often as by chance: "of" and
-    "and" are not informative. Without counts, the rank by count replaces them.
-    """
+    """Return how informative each of the first labels is: the length of its row times the logarithm of its count."""
+    # w . c is the PMI of two words, so a row is short if its word occurs with all others as often as by chance:
+    # "of" and "and" are not informative. Without counts, the rank by count replaces them.
     lengths = np.linalg.norm(vectors.rows[:count], axis=1)
     counts = vectors.vocabulary.counts[:count]
     frequencies = counts if counts.any() else len(vectors) / (np.arange(count) + 1)
@@ -72,11 +70,9 @@ def take_plane(components: Floats) -> Floats:
 
 
 def fit_to_frame(points: Floats) -> Floats:
-    """Return points of which nearly all are in -1 .. 1.
-
-    Points outside the middle are drawn nearer, by a logarithm: islands far out keep their direction and shape, and do
-    not squeeze the rest. How far islands are apart means nothing in UMAP.
-    """
+    """Return points of which nearly all are in -1 .. 1."""
+    # Points outside the middle are drawn nearer, by a logarithm: islands far out keep their direction and shape,
+    # and do not squeeze the rest. How far islands are apart means nothing in UMAP.
     # Medians and quantiles, not means: a few islands far out must not move or shrink the rest.
     centered = points - np.median(points, axis=0)
     radius = np.linalg.norm(centered, axis=1)
@@ -87,11 +83,9 @@ def fit_to_frame(points: Floats) -> Floats:
 
 
 def compute_umap(components: Floats, show: Show | None = None) -> Floats:
-    """Return the UMAP coordinates (n, 2); deterministic, whatever the number of threads.
-
-    The layout starts with the principal components, and `show` is called with every draft of it. These are the
-    principal components if there are fewer than four vectors.
-    """
+    """Return the UMAP coordinates (n, 2); deterministic, whatever the number of threads."""
+    # The layout starts with the principal components, and `show` is called with every draft of it. These are the
+    # principal components if there are fewer than four vectors.
     plane = take_plane(components)
     if len(plane) < MIN_UMAP:
         return plane
@@ -142,10 +136,8 @@ def find_neighbors(values: Floats, count: int) -> tuple[NDArray[np.int32], Float
 
 
 def connect_neighbors(ids: NDArray[np.int32], distances: Floats) -> Any:
-    """Return the graph of UMAP, a symmetric sparse matrix.
-
-    An edge has the weight p + q - pq, where p and q are the weights that its ends give to each other.
-    """
+    """Return the graph of UMAP, a symmetric sparse matrix."""
+    # An edge has the weight p + q - pq, where p and q are the weights that its ends give to each other.
     from scipy.sparse import csr_array
 
     from swivel.vectors.umap_kernels import weigh_neighbors

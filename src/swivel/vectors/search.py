@@ -100,9 +100,9 @@ def best_of_each(scores: Floats, count: int) -> tuple[NDArray[np.intp], Floats]:
 def best_rows(
     unit: Floats, queries: Floats, count: int, *, excluded: Sequence[Sequence[int]], is_zero: NDArray[np.bool_]
 ) -> tuple[NDArray[np.intp], Floats]:
-    """Return ids and scores of the rows with the highest dot product with each query, of shape (len(queries), count).
+    """Return ids and scores of the rows with the highest dot product with each query, as `best_of_each` does.
 
-    Rows marked by `is_zero`, and for each query the rows in `excluded`, are left out, as in `best_of_each`.
+    Rows marked by `is_zero`, and for each query the rows in `excluded`, are left out.
     """
     zeros = np.flatnonzero(is_zero)
     # The scores of a batch bound the memory. With too few queries in it, a product only waits for the table.

@@ -123,10 +123,8 @@ def find_tokenizer(path: Path) -> Path:
 
 
 def read_static(path: Path) -> Vectors:
-    """Read a folder of model2vec or of a StaticEmbedding; the words are the tokens of its tokenizer.
-
-    The token for unknown words is left out if its vector is all zeros.
-    """
+    """Read a folder of model2vec or of a StaticEmbedding; the words are the tokens of its tokenizer."""
+    # The token for unknown words is left out if its vector is all zeros.
     tokenizer = find_tokenizer(path)
     folder = tokenizer.parent
 
