@@ -69,26 +69,10 @@ FIT = (
 def write_report(
     vectors: Vectors | str | Path, matrix: Matrix, out: str | Path, seconds: Mapping[str, float] | None = None
 ) -> RunSummary:
-    """Write the report of a finished run as an HTML page.
+    """Write the report of a finished run as an HTML page, and return its numbers.
 
-    Parameters
-    ----------
-    vectors : Vectors, str or Path
-        The vectors that training returned with a folder, or the folder.
-    matrix : Matrix
-        The matrix that the vectors were trained on.
-    out : str or Path
-        The file to write.
-    seconds : mapping of str to float, optional
-        Seconds of each stage that ran in this call, by name; `total` for all of them.
+    `matrix` is that of the training. `seconds` are those of the stages that ran in this call, by name, and their `total`.
 
-    Returns
-    -------
-    RunSummary
-        The numbers in the report.
-
-    Examples
-    --------
     >>> import swivel, tempfile
     >>> matrix = swivel.count(["tea milk", "milk sugar", "tea sugar"], min_count=1)
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -189,7 +173,8 @@ def compose_run(run: RunSummary, svgs: Svgs) -> str:
     """Return the page of a run; without figures, it shows their numbers in tables."""
     parts = [] if svgs else [write_paragraph(NO_FIGURES)]
     parts += _write_neighbors(run)
-    parts += _write_map(svgs)
+    if "map" in svgs:
+        parts += [write_heading("Map"), write_picture("map", MAP, svgs["map"])]
     parts += _write_evaluation(run)
     parts += _write_losses(run, svgs)
     parts += _write_fit(run, svgs)
@@ -262,12 +247,6 @@ def _write_neighbors(run: RunSummary) -> Iterator[str]:
             rows.append((band if index == 0 else "", asked.word, seen, nearest, cosines))
 
     yield write_table(("", "word", "seen", "nearest", "cosines"), rows, is_text=True)
-
-
-def _write_map(svgs: Svgs) -> Iterator[str]:
-    if "map" in svgs:
-        yield write_heading("Map")
-        yield write_picture("map", MAP, svgs["map"])
 
 
 def _write_evaluation(run: RunSummary) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -253,7 +253,7 @@ class Vectors:
         return np.asarray(self.vectors, dtype) if copy is None else np.array(self.vectors, dtype, copy=copy)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (self._to_arguments(), self.path, self.source)
+        return partial(Vectors, **self._to_arguments()), (), {"path": self.path, "source": self.source}
 
     def __deepcopy__(self, memo: Any) -> Vectors:
         """Return a copy that shares the arrays, because they are read-only."""
@@ -586,11 +586,3 @@ class Vectors:
 
 
 load = Vectors.load
-
-
-def _restore(arguments: dict[str, Any], path: Path | None, source: Path | None) -> Vectors:
-    """Return vectors that were pickled or copied."""
-    vectors = Vectors(**arguments)
-    vectors.path = path
-    vectors.source = source
-    return vectors

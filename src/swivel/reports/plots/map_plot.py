@@ -33,20 +33,10 @@ def plot_map(
     order: Sequence[int] | NDArray[Any] | None = None,
     size: tuple[float, float] = (7.0, 6.0),
 ) -> Figure:
-    """Return the figure of a map.
+    """Return the figure of a map: points (n, 2), nearly all in -1 .. 1, and their labels, of which long ones are cut.
 
-    Parameters
-    ----------
-    labels
-        One text per point; long ones are cut.
-    points
-        Coordinates (n, 2), nearly all in -1 .. 1.
-    clusters
-        Number of the cluster of each point, for its color.
-    order
-        Ids in the order in which labels are placed; one that would overlap another is left out.
-    size
-        Width and height in inches.
+    `clusters` are numbers that select colors, and `size` is in inches. Labels are placed in the `order` of these ids,
+    and one that would overlap another is left out.
     """
     figure, axes = new_figure(*size)
     axes.set_axis_off()

@@ -70,7 +70,7 @@ def write_sentence_transformers(vectors: Vectors, path: Path) -> None:
 
 
 def _write_model(vectors: Vectors, folder: Path, tensor: str) -> None:
-    # The tokenizer has the unknown token after all words; its vector is zero.
+    # The tokenizer has the unknown token after all words; its vector is zero, so that it does not change a mean.
     unknown = np.zeros((1, vectors.dim), np.float32)
     _write_json(folder / _TOKENIZER, _describe_tokenizer(vectors))
     write_matrix(
