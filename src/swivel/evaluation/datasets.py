@@ -160,6 +160,7 @@ def find_sets(
         folders = dict.fromkeys(str(file.parent) for file in left_out)
         raise EvaluationError(f"{', '.join(folders)}: no test sets found; {EXPECTED}")
 
+    # The order of the paper's table, so that columns of results can be compared with it.
     names = [*PAPER_ORDER, *sorted(sets.keys() - set(PAPER_ORDER))]
     return tuple(sets[name][1] for name in names if name in sets), left_out
 
@@ -215,6 +216,7 @@ def split_set(test_set: TestSet, half: str) -> TestSet:
     if half not in HALVES:
         raise ConfigError(f"half must be one of {', '.join(HALVES)}, got {half!r}")
 
+    # Every other line: sets are often sorted by score or by kind.
     lines = slice(HALVES.index(half), None, len(HALVES))
     match test_set:
         case SimilaritySet(name, pairs, scores):

@@ -74,6 +74,7 @@ def compare_reports(a: Report, b: Report, *, seed: int = SEED, draws: int = DRAW
             f"the reports have no set in common: {', '.join(r.name for r in a.results)} and {', '.join(others)}"
         )
 
+    # If one report counts unknown questions as wrong, both do: the items must be the same.
     counts_unknown = "wrong" in (a.rules.unknown, b.rules.unknown)
     return tuple(_compare(*pair, counts_unknown, draws, seed) for pair in common)
 
@@ -92,6 +93,7 @@ def _compare(first: Result, second: Result, counts_unknown: bool, draws: int, se
 
 
 def _compare_similarity(first: SimilarityResult, second: SimilarityResult, draws: int, seed: int) -> Difference:
+    # A pair that one model does not know says nothing about the difference.
     both = ~np.isnan(first.cosines) & ~np.isnan(second.cosines)
     columns = [first.cosines[both], second.cosines[both]]
     scores = first.scores[both]

@@ -119,6 +119,7 @@ def score_sets(
     """
     results = tuple(score_set(vectors, test_set, rules, progress=progress) for test_set in sets)
 
+    # A set in another language, or with capital letters, has no known word. That is an error only if all are so.
     unknown = [result.name for result in results if result.known == 0]
     if not any(result.total for result in results):
         raise EvaluationError(f"this half of {', '.join(unknown)} has no items to evaluate: leave out half")
@@ -154,6 +155,7 @@ def _find_ids(vectors: Vectors, words: tuple[str, ...], rules: EvaluationConfig)
     ids = vectors.vocabulary.ids
     limit = _count_known(vectors, rules)
 
+    # Words are sorted by frequency: the first `limit` are the most frequent ones.
     numbers = [ids.get(word, limit) for word in words]
     return [number if number < limit else -1 for number in numbers]
 
@@ -174,6 +176,7 @@ def score_similarity(vectors: Vectors, pairs: SimilaritySet, rules: EvaluationCo
         unknown = [pair[side] for pair, row in zip(pairs.pairs, ids, strict=True) for side in (0, 1) if row[side] < 0]
         rows[ids < 0] = scale_to_unit(vectors.guesser.guess(unknown))
 
+    # In float64: pairs that differ in the last bits of float32 would be ties.
     cosines = np.einsum("ij,ij->i", rows[:, 0], rows[:, 1])
     if rules.unknown_pairs == "skip":
         cosines[~is_known] = np.nan
@@ -253,6 +256,7 @@ def _tally(
     if known == 0:  # None and not 0 %: no question was asked.
         return None, None, 0, total, 0
 
+    # The paper counts a question with an unknown word as wrong: a small vocabulary is no advantage.
     counted = total if rules.unknown == "wrong" else known
     return correct / counted, share_interval(correct, counted, draws=rules.draws), known, total, correct
 
@@ -295,6 +299,7 @@ def _lie_in_own_cluster(clusters: NDArray[np.int64], categories: NDArray[np.intp
     >>> _lie_in_own_cluster(np.array([0, 0, 0, 1]), np.array([1, 1, 0, 0])).tolist()
     [True, True, False, True]
     """
+    # Of equally frequent categories `argmax` returns the first one.
     table = np.zeros((clusters.max() + 1, categories.max() + 1), np.int64)
     np.add.at(table, (clusters, categories), 1)
     return np.asarray(table.argmax(axis=1)[clusters] == categories)

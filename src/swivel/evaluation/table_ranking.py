@@ -71,6 +71,7 @@ def evaluate_ranking(scores: Scores, held_out: Any, seen: Any, *, k: int = 20) -
     if held_out.shape != seen.shape:
         raise ConfigError(f"held_out and seen must have the same shape, got {held_out.shape} and {seen.shape}")
 
+    # A cell that was trained with is never ranked, so it cannot be found either.
     held_out = drop_zeros(held_out - held_out.multiply(seen.astype(bool)))
     rows = np.flatnonzero(np.diff(held_out.indptr))
     if not rows.size:
@@ -80,6 +81,7 @@ def evaluate_ranking(scores: Scores, held_out: Any, seen: Any, *, k: int = 20) -
     hits_of_tier = np.zeros(len(POPULARITY))
     per_row = []
 
+    # In chunks: all scores together would be as large as the dense table.
     size = max(_SCORES_PER_CHUNK // held_out.shape[1], 1)
     for start in range(0, len(rows), size):
         chunk = rows[start : start + size]
@@ -103,6 +105,7 @@ def _measure_rows(hits: NDArray[np.bool_], relevant: NDArray[np.int64]) -> NDArr
     """Return recall, NDCG and average precision of each row, of shape (rows, 3)."""
     k = hits.shape[1]
     ranks = np.arange(1, k + 1)
+    # NDCG: the gains 1 / log2(rank + 1) of the hits, relative to those of the best order.
     gains = 1 / np.log2(ranks + 1)
     best = np.cumsum(gains)[np.minimum(relevant, k) - 1]
     precisions = np.where(hits, np.cumsum(hits, axis=1) / ranks, 0).sum(axis=1)
@@ -111,6 +114,7 @@ def _measure_rows(hits: NDArray[np.bool_], relevant: NDArray[np.int64]) -> NDArr
 
 def _popularity_tiers(held_out: Any, seen: Any) -> NDArray[np.intp]:
     """Return 0, 1 or 2 for each column, from rare to common, so that each has about a third of the held-out cells."""
+    # Thirds of the cells, not of the columns: most columns are rare, and have hardly a cell to find.
     counts = np.bincount(seen.indices, minlength=seen.shape[1])
     order = np.argsort(counts, kind="stable")
     before = np.cumsum(np.bincount(held_out.indices, minlength=seen.shape[1])[order]) - 1

@@ -156,6 +156,7 @@ def _read_text_set(path: Path) -> TextSet:
     except UnicodeDecodeError:
         text = data.decode("latin-1")  # as some published sets
 
+    # Only line ends are removed: the text of a pair may be empty.
     lines = [Line(path, number, line.strip("\r")) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not lines:
         raise EvaluationError(f"{path}: the file is empty; {_EXPECTED}")
@@ -214,6 +215,7 @@ def _classify(encoded: Floats, texts: CategorySet) -> float | None:
     if len(sizes) < 2 or sizes.min() < FOLDS:
         return None
 
+    # Shuffled, because files list the texts of a label one after the other.
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=1)
     inverse_penalty = _INVERSE_PENALTY * max(1.0, _USUAL_TEXTS / texts.size)
     model = make_pipeline(StandardScaler(), LogisticRegression(C=inverse_penalty, max_iter=_MAX_STEPS))

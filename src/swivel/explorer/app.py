@@ -90,6 +90,7 @@ ChosenMap = Annotated[Map, Depends(find_map)]
 async def run_query(request: Request, query: Callable[..., dict[str, Any]], *arguments: Any) -> Response:
     """Run a search over all words in a thread; no more searches run at the same time than there are cores."""
     # A waiting request holds no thread.
+    # More at once would only wait for each other, each with its scores in memory.
     async with request.app.state.query_slots:
         return _json(await run_in_threadpool(query, *arguments))
 
@@ -200,6 +201,7 @@ def _bytes(array: np.ndarray[Any, Any] | None, dtype: str) -> Response:
     """Return the bytes of an array, or status 409 if it is None."""
     if array is None:
         return JSONResponse({"error": "not computed yet; /api/map returns the state"}, 409)
+    # Bytes and not JSON: 100,000 points are 800 KB instead of 2 MB of text to parse.
     data = np.ascontiguousarray(array, dtype).tobytes()
     return Response(data, media_type="application/octet-stream", headers={"cache-control": "no-store"})
 

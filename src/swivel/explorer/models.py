@@ -103,6 +103,7 @@ class VectorSet:
     def describe(self) -> dict[str, Any]:
         """Return the facts about the set that the page shows, for JSON."""
         vectors = self.vectors
+        # Examples that tell something, from frequent to rarer words.
         weights = weigh_labels(vectors, min(len(vectors), _EXAMPLE_RANKS[-1]))
         rank_ranges = [(start, weights[start:end]) for start, end in itertools.pairwise(_EXAMPLE_RANKS)]
         examples = [vectors.vocabulary[start + int(range_.argmax())] for start, range_ in rank_ranges if len(range_)]
@@ -145,6 +146,7 @@ def _saved_as(vectors: Vectors) -> str:
     if vectors.columns is None or not vectors.columns_per_row or vectors.dim != vectors.rows.shape[1]:
         return "other"
 
+    # Training may have combined rows and columns with float32 rounding in another order.
     first = slice(0, _ROWS_COMPARED)
     columns = vectors.columns[: _ROWS_COMPARED * vectors.columns_per_row]
     summed = vectors.rows[first] + columns.reshape(-1, vectors.columns_per_row, vectors.dim).sum(axis=1)

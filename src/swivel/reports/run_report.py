@@ -71,7 +71,7 @@ def write_report(
 ) -> RunSummary:
     """Write the report of a finished run as an HTML page, and return its numbers.
 
-    `matrix` is that of the training. `seconds` are those of the stages that ran in this call, by name, and their `total`.
+    `matrix` is that of the training, `seconds` are those of the stages that ran in this call, and their `total`.
 
     >>> import swivel, tempfile
     >>> matrix = swivel.count(["tea milk", "milk sugar", "tea sugar"], min_count=1)
@@ -95,6 +95,7 @@ def _write_page(out: Path, run: RunSummary, svgs: Svgs) -> None:
 
 def draft_training(vectors: Vectors, matrix: Matrix, draw: DrawFigures) -> TrainingDraft:
     """Return the part of the report that can be computed before rows and columns are combined to vectors."""
+    # Trained rows and columns do not change when they are combined, which takes long enough for these figures.
     fit = find_fit(vectors, matrix)
     return fit, draw(list_figures(epochs=vectors.facts.get("losses", []), fit=fit))
 
@@ -130,6 +131,7 @@ def list_figures(
 
 def draw_figures(plots: Plots) -> Svgs:
     """Return figures as SVG, by name; an empty dictionary if matplotlib is not installed."""
+    # SVG, because the style sheet of the page gives its lines and letters the colors of light and dark mode.
     try:
         return {name: draw_figure(plot(), "svg") for name, plot in plots.items()}
     except MissingExtra:
@@ -149,6 +151,7 @@ def write_run_report(
     if not options.report or out is None or not is_leading():
         return
 
+    # A finished run that is called again has its page already; one that was removed is written again.
     was_trained = "training" in watch.seconds
     if not was_trained and (out / REPORT).exists():
         return
@@ -171,6 +174,7 @@ def _stage_seconds(watch: Stopwatch) -> dict[str, float]:
 
 def compose_run(run: RunSummary, svgs: Svgs) -> str:
     """Return the page of a run; without figures, it shows their numbers in tables."""
+    # What readers look at first comes first: the words, then how well they were learned, then how.
     parts = [] if svgs else [write_paragraph(NO_FIGURES)]
     parts += _write_neighbors(run)
     if "map" in svgs:
@@ -320,6 +324,7 @@ def _write_times(run: RunSummary) -> Iterator[str]:
 def _speed(run: RunSummary) -> str:
     """Return the training speed and what it was measured on, as "1.2 G cells/s, torch cuda float32"."""
     rows, columns = run.matrix.shape
+    # Every cell counts, observed or not: an epoch visits all of them.
     speed = float(rows) * columns * len(run.epochs) / max(run.training_seconds, 1e-9)
 
     plan = run.vectors.facts.get("plan", {})

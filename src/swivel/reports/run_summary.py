@@ -107,6 +107,7 @@ def find_map(vectors: Vectors) -> tuple[list[str], NDArray[np.float32]]:
     """Return the most informative of the common words, and their coordinates (n, 2)."""
     common = min(len(vectors), MAP_CANDIDATES)
     weights = weigh_labels(vectors, common)
+    # In the order of frequency, because labels are placed in the order of the points.
     ids = np.sort(np.argsort(-weights, kind="stable")[:MAP_WORDS])
     ids = ids[weights[ids] > 0]
     points = np.empty((0, 2), np.float32)
@@ -132,6 +133,7 @@ def find_norms(vectors: Vectors) -> tuple[Norms, ...]:
     if frequencies is None:
         return ()
 
+    # The rows show what the training did; the combined vectors may be scaled, or projected.
     sides = {"rows, w": vectors.rows}
     if not np.shares_memory(vectors.vectors, vectors.rows):
         sides["vectors, as they are used"] = vectors.vectors
@@ -207,6 +209,7 @@ def find_fit(vectors: Vectors, matrix: Matrix) -> tuple[FitBucket, ...]:
     for rows, columns, counts in _sample_cells(matrix):
         products = np.einsum("nd,nd->n", vectors.rows[rows], vectors.columns[columns]).astype(np.float64)
         offsets = row_offset[rows] + column_offset[columns]
+        # The loss is weighted by f(x); the distance is not, so that it can be compared between frequencies.
         losses = observed_losses(products, counts, offsets, objective)
         squares = (products - observed_targets(counts, offsets)) ** 2
         samples.append(np.stack([frequencies[rows], losses, squares]))
@@ -274,6 +277,7 @@ def choose_words(vocabulary: Vocabulary) -> list[tuple[str, int]]:
     chosen: dict[int, str] = {}
     for band, (low, high) in bounds.items():
         numbers = [number for number in range(low, min(high, size)) if number not in chosen]
+        # Names, numbers and abbreviations say less to a reader than words.
         plain = [number for number in numbers if is_plain_word(vocabulary[number])]
         pool = plain if len(plain) >= WORDS_PER_BAND else numbers
         if pool:

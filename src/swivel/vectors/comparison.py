@@ -181,6 +181,7 @@ def compare(
         overlaps = [len({*a} & {*b}) / max_shared for a, b in pairs]
         return np.clip(cosines, -1, 1), np.array(overlaps)
 
+    # 0 and 1 are the models of the two texts, 2 is the second training on the first text.
     cosines, overlaps = measure(0, 1)
     baseline = None
     baseline_cosines = None

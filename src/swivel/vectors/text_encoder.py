@@ -126,6 +126,7 @@ def find_tokenizer(vectors: Vectors) -> CorpusConfig:
     if "corpus" in vectors.settings:
         return CorpusConfig(**vectors.settings["corpus"])
 
+    # Capital letters in labels mean that the text was not lower-cased, punctuation that it was split at white space.
     labels = vectors.vocabulary.tokens
     is_lower = all(label == label.lower() for label in labels)
     return CorpusConfig(tokenizer="words" if are_words(labels) else "whitespace", lowercase=is_lower)

@@ -254,6 +254,7 @@ def export(
     if side == "columns":
         vectors = _take_columns(vectors)
 
+    # The vectors may be mapped from their file, which must not be replaced while they are read.
     refuse_overlap([path], [vectors.source])
     nonzero = vectors if with_zeros or name == "swivel" else _leave_out_zeros(vectors)
 
