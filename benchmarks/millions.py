@@ -289,7 +289,7 @@ def choose_zeros() -> dict[str, ZeroSampling]:
     from swivel.training.training_plan import COMMON_ON_GPU
 
     config = TrainConfig()
-    return {"all": ZeroSampling(), "sampled": ZeroSampling(COMMON_ON_GPU, config.middle, config.share)}
+    return {"all": ZeroSampling(), "sampled": ZeroSampling(COMMON_ON_GPU, config.zeros_middle, config.zeros_share)}
 
 
 def measure_large(sizes: Sizes, seconds: float) -> dict[str, Any]:

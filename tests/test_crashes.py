@@ -31,7 +31,7 @@ from crash_runs import (
 from swivel.cli import cli
 from swivel.cli import exit as cli_exit
 from swivel.cli.exit import COMPLETE, RESUMES, STARTS_OVER, describe_kept, say_goodbye
-from swivel.cli.options import Command
+from swivel.cli.flags import Command
 from swivel.corpus.sources import is_pipe
 from swivel.errors import FolderLocked
 from swivel.pipeline import train_job as making

@@ -17,7 +17,7 @@ from swivel.cli import cli
 from swivel.errors import ConfigError, FolderExists
 from swivel.estimator import SwivelEmbedding
 from swivel.pipeline import tune
-from swivel.pipeline.sparse_fit import fit_sparse
+from swivel.pipeline.train import fit_sparse
 from swivel.pipeline.tune import TUNING, Trial, Tuning
 from swivel.recommender import Recommender
 from swivel.runtime.options import RunOptions

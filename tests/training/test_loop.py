@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -28,11 +28,12 @@ from swivel.training.executor import LocalExecutor
 from swivel.training.loop import run_provenance, train_matrix
 from swivel.training.objective import Loss
 from swivel.training.schedule import block_order, block_starts
-from swivel.training.training_plan import TrainingPlan, estimate_needs, make_plan, wants_sample
+from swivel.training.training_plan import TrainingPlan, choose_zeros, estimate_needs, make_plan
+from swivel.training.zero_sampling import ZeroSampling
 from training_runs import RunRecorder, bits, train
 
 CONFIG = TrainConfig(dim=12, block_size=21, epochs=30, backend="cpu", checkpoint_minutes=0)
-BOTH = (CONFIG, replace(CONFIG, zeros="sampled", common=0.1, middle=0.4, share=0.1))
+BOTH = (CONFIG, replace(CONFIG, zeros="sampled", zeros_common=0.1, zeros_middle=0.4, zeros_share=0.1))
 
 
 @pytest.mark.parametrize("config", BOTH, ids=["all zeros", "sampled zeros"])
@@ -197,7 +198,7 @@ def test_plan_of_another_version_is_rejected(planted: Matrix, tmp_path: Path) ->
 
 
 def test_training_ends_when_the_loss_no_longer_falls(planted: Matrix, tmp_path: Path) -> None:
-    config = replace(CONFIG, end="converged", epochs=None, tolerance=0.05)
+    config = replace(CONFIG, stop="converged", epochs=None, tolerance=0.05)
     trained = train(planted, config, tmp_path)
     means = [loss.mean for loss in trained.history]
 
@@ -211,7 +212,7 @@ def test_training_ends_when_the_loss_no_longer_falls(planted: Matrix, tmp_path: 
 
 
 def test_training_until_convergence_runs_at_most_the_given_epochs(planted: Matrix, tmp_path: Path) -> None:
-    config = replace(CONFIG, end="converged", epochs=3, tolerance=1e-9)
+    config = replace(CONFIG, stop="converged", epochs=3, tolerance=1e-9)
     assert len(train(planted, config, tmp_path).history) == 3
 
 
@@ -355,20 +356,41 @@ def test_block_sizes_differ_by_at_most_one(size_and_blocks: tuple[int, int]) -> 
     assert lengths.max() - lengths.min() <= 1
 
 
+def matrix_of_density(density: float) -> Matrix:
+    """Return what a choice of zeros reads of a matrix: 400 rows, half of whose counts are in the first 12."""
+    sums = np.repeat([388.0, 12.0], [12, 388])
+    sizes = SimpleNamespace(shape=(400, 400), cell_count=round(density * 400 * 400), row_sums=sums, column_sums=sums)
+    return cast(Matrix, sizes)
+
+
 @pytest.mark.parametrize(
-    ("zeros", "device", "blocks", "expected"),
+    ("zeros", "device", "blocks", "density", "is_sampled"),
     [
-        ("auto", "cpu", 4, True),
-        ("auto", "cpu", 1, False),
-        ("auto", "cuda", 24, False),
-        ("auto", "cuda:1", 97, True),
-        ("auto", "mps", 4, True),
-        ("sampled", "cuda", 4, True),
-        ("all", "cpu", 97, False),
+        ("auto", "cpu", 4, 0.01, True),
+        ("auto", "cpu", 1, 0.01, False),
+        ("auto", "cpu", 4, 0.33, True),
+        ("auto", "cpu", 4, 0.34, False),
+        ("sampled", "cpu", 4, 0.34, True),
+        ("auto", "cuda", 24, 0.01, False),
+        ("auto", "cuda:1", 97, 0.01, True),
+        ("auto", "mps", 4, 0.01, True),
+        ("sampled", "cuda", 4, 0.01, True),
+        ("all", "cpu", 97, 0.01, False),
     ],
 )
-def test_zeros_are_sampled_if_that_is_faster(zeros: str, device: str, blocks: int, expected: bool) -> None:
-    assert wants_sample(TrainConfig(zeros=zeros), device, (blocks, 2 * blocks)) == expected
+def test_zeros_are_sampled_if_that_is_faster(
+    zeros: str, device: str, blocks: int, density: float, is_sampled: bool
+) -> None:
+    config = TrainConfig(zeros=zeros)
+    chosen = choose_zeros(matrix_of_density(density), config, device, (blocks, 2 * blocks))
+    assert (chosen != ZeroSampling()) == is_sampled
+
+
+def test_samples_of_a_few_rows_are_for_the_cpu() -> None:
+    config, matrix = TrainConfig(zeros="auto", sample_rows=512), matrix_of_density(0.01)
+    for blocks in ((97, 97), (97, 1)):
+        assert choose_zeros(matrix, config, "cpu", blocks).rows == 512
+        assert choose_zeros(matrix, config, "cuda", blocks) == ZeroSampling()
 
 
 def test_dtype_is_chosen_for_the_work_of_a_run(planted: Matrix, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,16 +402,11 @@ def test_dtype_is_chosen_for_the_work_of_a_run(planted: Matrix, monkeypatch: pyt
 
     monkeypatch.setattr(planning, "choose_dtype", choose)
     make_plan(planted, replace(CONFIG, epochs=3))
-    make_plan(planted, replace(CONFIG, epochs=3, zeros="sampled", common=0.1, middle=0.4, share=0.001))
+    make_plan(
+        planted, replace(CONFIG, epochs=3, zeros="sampled", zeros_common=0.1, zeros_middle=0.4, zeros_share=0.001)
+    )
     assert seen[0] == 3 * 62**2
     assert 0.2 < seen[1] / seen[0] < 0.9
-
-
-def test_samples_of_a_few_rows_are_for_the_cpu() -> None:
-    config = TrainConfig(zeros="auto", sample_rows=512)
-    for blocks in ((97, 97), (97, 1)):
-        assert wants_sample(config, "cpu", blocks)
-        assert not wants_sample(config, "cuda", blocks)
 
 
 class RecordingBackend:

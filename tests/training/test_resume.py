@@ -25,7 +25,7 @@ from swivel.training.loop import run_provenance
 from training_runs import RunRecorder, bits, train
 
 CONFIG = TrainConfig(dim=8, block_size=21, epochs=6, backend="cpu", device="cpu", checkpoint_minutes=0)
-SAMPLED = replace(CONFIG, zeros="sampled", common=0.1, middle=0.4, share=0.1, weight_decay=1e-4)
+SAMPLED = replace(CONFIG, zeros="sampled", zeros_common=0.1, zeros_middle=0.4, zeros_share=0.1, weight_decay=1e-4)
 
 
 class Interrupting:
@@ -134,7 +134,7 @@ def test_damaged_newest_checkpoint_costs_one_interval(planted: Matrix, tmp_path:
 
 
 def test_checkpoint_survives_divergence(planted: Matrix, tmp_path: Path) -> None:
-    config = replace(CONFIG, learning_rate=1e30, end="converged", checkpoint_minutes=1e-9)
+    config = replace(CONFIG, learning_rate=1e30, stop="converged", checkpoint_minutes=1e-9)
     with pytest.raises(Diverged):
         train(planted, config, tmp_path)
     saved = store_of(planted, config, tmp_path).load()

@@ -46,7 +46,6 @@ from swivel.training.training_plan import (
     estimate_needs,
     make_plan,
     read_plan,
-    wants_sample,
 )
 
 Array = NDArray[np.float32]
@@ -150,7 +149,7 @@ def _find_or_make_plan(
     earlier_plan = None if checkpoints is None else checkpoints.find_plan()
     if checkpoints is None or earlier_plan is None:
         plan = make_plan(matrix, config, executor.min_block_size)
-        if start is not None and config.epochs is None and config.end == "epochs":
+        if start is not None and config.epochs is None and config.stop == "epochs":
             plan = replace(plan, epochs=fewer_epochs(plan.epochs))
         plan = replace(plan, ranks=config.ranks or executor.ranks)
         check_ranks(plan, executor.ranks)
@@ -201,7 +200,7 @@ class _TrainingRun:
         plan = self.plan
         rows, columns = self.matrix.shape
         is_sampled = choose_zeros(self.matrix, self.config, plan.device, self.job.blocks).share < 1
-        if wants_sample(self.config, plan.device, self.job.blocks) and not is_sampled:
+        if self.config.zeros == "sampled" and not is_sampled:
             report("computing all zeros: sampling needs rows and columns sorted by falling frequency")
         reason = ""  # why the CPU was chosen, if the settings leave the device open
         if plan.device == "cpu" and self.config.device == self.config.backend == "auto":
@@ -256,7 +255,7 @@ class _TrainingRun:
     def is_complete(self) -> bool:
         """Return whether all epochs are done, or the last one lowered the mean loss by less than the tolerance."""
         history = self.state.history
-        if self.config.end == "converged" and len(history) >= 2:
+        if self.config.stop == "converged" and len(history) >= 2:
             before = history[-2].mean
             if before - history[-1].mean < self.config.tolerance * before:
                 return True
@@ -301,7 +300,7 @@ class _TrainingRun:
 
     def learning_rate_after(self, steps: int) -> float:
         """Return the learning rate after a number of steps; it is constant when training until convergence."""
-        if self.config.end == "epochs":
+        if self.config.stop == "epochs":
             return falling_rate(self.config.learning_rate, steps, self.total_steps)
         return self.config.learning_rate
 
@@ -372,7 +371,8 @@ class _TrainingRun:
         return Diverged(
             f"{problem} by step {self.steps_done:,} of {self.total_steps:,} (epoch {self.state.epochs + 1}): "
             f"the vectors grew without bound; lower learning_rate (now {config.learning_rate:g}) or {advice}. "
-            "The last checkpoint, if any, is unchanged"
+            "The last checkpoint, if any, is unchanged",
+            argument=("learning_rate", "weight_decay"),
         )
 
     def finish(self) -> TrainingResult | None:

@@ -85,9 +85,9 @@ def _choose_zeros(cells: int, density: float) -> dict[str, Any]:
     ratio = min(density / USUAL_DENSITY, MAX_DENSITY_RATIO)
     usual = RECIPES["table"]["train"]
     tiers = {
-        "common": usual["common"] * ratio,
-        "middle": usual["middle"] * math.sqrt(ratio),
-        "share": usual["share"] * ratio,
+        "zeros_common": usual["zeros_common"] * ratio,
+        "zeros_middle": usual["zeros_middle"] * math.sqrt(ratio),
+        "zeros_share": usual["zeros_share"] * ratio,
     }
     return {"zeros": "auto"} | {name: float(f"{value:.6g}") for name, value in tiers.items()}
 

@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 
 from step_contract import HAS_GPU, store_blocks
-from swivel import storage
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import BlockCells, Matrix, MatrixBuilder, MatrixSpec
 from swivel.counts import block_layout as matrix_layout
@@ -50,7 +49,7 @@ def matrices(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Matrix]:
     built = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(matrix_layout, "BLOCK_SIZE", STORED)
-        patch.setattr(storage, "flush", lambda path: None)
+        patch.setattr("swivel.storage.files.flush", lambda path: None)
         for symmetric in (True, False):
             counts = make_counts(symmetric)
             rows, columns = (Vocabulary([f"w{n}" for n in range(size)]) for size in counts.shape)

@@ -29,7 +29,16 @@ from swivel.training.backends.triton.backend import TritonBackend
 from swivel.training.backends.triton.parameter_swap import ParameterStore
 
 CONFIG = TrainConfig(dim=4, block_size=21, epochs=2, backend="triton", dtype="float32", checkpoint_minutes=0)
-SAMPLED = replace(CONFIG, block_size=9, epochs=1, zeros="sampled", common=0.1, middle=0.4, share=0.1, weight_decay=1e-4)
+SAMPLED = replace(
+    CONFIG,
+    block_size=9,
+    epochs=1,
+    zeros="sampled",
+    zeros_common=0.1,
+    zeros_middle=0.4,
+    zeros_share=0.1,
+    weight_decay=1e-4,
+)
 ROUNDS = 3  # per epoch over 62 x 62 in blocks of 21
 
 

@@ -199,7 +199,9 @@ def test_server_copies_the_arrays_it_gets() -> None:
 @pytest.mark.parametrize("backend", ["cpu", "torch", "reference", "triton"])
 @pytest.mark.parametrize("zeros", ["all", "sampled"])
 def test_gradients_of_every_backend_equal_those_of_the_reference(planted: Matrix, backend: str, zeros: str) -> None:
-    config = replace(CONFIG, backend=backend, device="cpu", zeros=zeros, common=0.1, middle=0.4, share=0.1)
+    config = replace(
+        CONFIG, backend=backend, device="cpu", zeros=zeros, zeros_common=0.1, zeros_middle=0.4, zeros_share=0.1
+    )
     objective = Objective.from_config(config)
     rng = np.random.default_rng(8)
     block = (2, 1)

@@ -26,16 +26,16 @@ pytestmark = pytest.mark.xdist_group("ranks")
 
 JOBS = {
     "all zeros": CONFIG,
-    "sampled zeros": replace(CONFIG, zeros="sampled", common=0.2, middle=0.5, share=0.1),
+    "sampled zeros": replace(CONFIG, zeros="sampled", zeros_common=0.2, zeros_middle=0.5, zeros_share=0.1),
     "more row blocks than columns": replace(CONFIG, block_size=9),
     "one block": replace(CONFIG, block_size=100),
-    "until converged": replace(CONFIG, end="converged", epochs=20, tolerance=0.05),
+    "until converged": replace(CONFIG, stop="converged", epochs=20, tolerance=0.05),
     "reference": replace(CONFIG, backend="reference", dtype="auto"),
     "torch": replace(CONFIG, backend="torch"),
     "triton": replace(CONFIG, backend="triton", device="cpu"),
     "made for four": replace(CONFIG, ranks=4),
     "stopped": CONFIG,
-    "diverging": replace(CONFIG, learning_rate=1e30, end="converged"),
+    "diverging": replace(CONFIG, learning_rate=1e30, stop="converged"),
 }
 
 

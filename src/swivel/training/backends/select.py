@@ -100,7 +100,10 @@ def choose_backend(config: TrainConfig) -> tuple[str, str]:
             need = "Triton 3.4 or newer, which is not installed"
         raise TrainingError(f"the triton backend needs {need}; pass backend='auto'")
     if backend == "triton" and _samples_for_some_rows(config):
-        raise TrainingError("the triton backend does not support sample_rows; pass zeros='all' or backend='auto'")
+        raise TrainingError(
+            "the triton backend does not support sample_rows; pass zeros='all' or backend='auto'",
+            argument="sample_rows",
+        )
 
     return backend, device
 
@@ -200,4 +203,4 @@ def create_backend(name: str, settings: BackendSettings) -> Backend:
 
         return TorchBackend(settings)
 
-    raise ConfigError(f"backend must be one of reference, cpu, triton, torch, got {name!r}")
+    raise ConfigError(f"backend must be one of reference, cpu, triton, torch, got {name!r}", argument="backend")

@@ -67,7 +67,7 @@ class AsyncExecutor(Executor):
     while `run` is active; afterwards the copy in `ServerPool.sides` equals theirs.
     """
 
-    min_block_size = 1024  # about 60 blocks per second can be leased (docs/cluster.md)
+    min_block_size = 1024  # about 60 blocks per second can be leased (experiments/notes.md)
 
     def __init__(self, address: str, config: ClusterConfig) -> None:
         self.config = config
@@ -88,7 +88,9 @@ class AsyncExecutor(Executor):
 
         path = job.matrix.path
         if path is None:
-            raise ConfigError("training on Ray needs a matrix in a folder that all nodes see: save it, or pass out")
+            raise ConfigError(
+                "training on Ray needs a matrix in a folder that all nodes see: save it, or pass out", argument="out"
+            )
         setup = WorkerSetup(path.resolve(), job.matrix.fingerprint, job.config, job.plan, config.worker_threads)
         self._workers = WorkerPool(self._ray, config, setup, config.workers or self._count_places())
         self._resources.callback(self._workers.close)
@@ -108,7 +110,8 @@ class AsyncExecutor(Executor):
             if count > limit:
                 raise ConfigError(
                     f"{name} must be at most {limit:,} for {rows:,} x {columns:,} blocks, got {count:,}; "
-                    f"use fewer {name}, or a smaller block_size"
+                    f"use fewer {name}, or a smaller block_size",
+                    argument=(name, "block_size"),
                 )
 
     def _count_places(self) -> int:

@@ -96,7 +96,8 @@ class TritonBackend(Backend):
         except torch.OutOfMemoryError as error:
             raise TrainingError(
                 f"{self.device}: out of memory ({str(error).splitlines()[0]}); another process may use the device: "
-                "try again, or set device_memory to less than what is free"
+                "try again, or set device_memory to less than what is free",
+                argument="device_memory",
             ) from error
 
     def hold(self, rows: ParameterBlock, columns: ParameterBlock, starts: Starts) -> None:
@@ -128,7 +129,8 @@ class TritonBackend(Backend):
                     raise TrainingError(
                         f"{capacity[0]:,} row blocks and {capacity[1]:,} column blocks need "
                         f"{format_bytes(required_bytes)} of device memory, and there are "
-                        f"{format_bytes(self._memory)}; use more devices, or lower block_size or dim"
+                        f"{format_bytes(self._memory)}; use more devices, or lower block_size or dim",
+                        argument=("block_size", "dim"),
                     )
                 self._memory -= transit
 

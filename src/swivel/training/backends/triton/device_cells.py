@@ -272,7 +272,8 @@ class DeviceCells:
         if lacking > 0:
             raise TrainingError(
                 f"the largest block has {self.largest:,} entries, for which the device lacks "
-                f"{format_bytes(int(lacking))} of memory; raise device_memory, or lower block_size"
+                f"{format_bytes(int(lacking))} of memory; raise device_memory, or lower block_size",
+                argument=("device_memory", "block_size"),
             )
         return True
 

@@ -254,7 +254,8 @@ def choose_order(needs: DeviceMemoryEstimate, memory: int | None) -> tuple[int, 
     smallest = needs.min_bytes((1, 1), (1, 1))
     raise TrainingError(
         f"one row block and one column block need {format_bytes(smallest)} of device memory, and there are "
-        f"{format_bytes(memory)}; raise device_memory, or lower block_size or dim"
+        f"{format_bytes(memory)}; raise device_memory, or lower block_size or dim",
+        argument=("device_memory", "block_size", "dim"),
     )
 
 
@@ -294,5 +295,6 @@ def arrange(needs: DeviceMemoryEstimate, groups: tuple[int, int] | None, memory:
     what = "all blocks" if groups is None else f"groups of {groups[0]} x {groups[1]} blocks"
     raise TrainingError(
         f"this run trains {what} together, which needs {format_bytes(required_bytes)} of "
-        f"device memory, and there are {format_bytes(memory or 0)}; free some, raise device_memory, or start again"
+        f"device memory, and there are {format_bytes(memory or 0)}; free some, raise device_memory, or start again",
+        argument="device_memory",
     )

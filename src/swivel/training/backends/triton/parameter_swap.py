@@ -202,7 +202,8 @@ class ParameterStore:
         if side in self._host:
             raise TrainingError(
                 "blocks cannot be sent between processes while parameters are swapped between device and host memory; "
-                "use more devices, or set device_memory to all memory of the device"
+                "use more devices, or set device_memory to all memory of the device",
+                argument="device_memory",
             )
 
         return read_rows(self.parameters, self._device_rows(side, block))
