@@ -129,7 +129,7 @@ def read_checkpoint(data: bytes, folder: Path) -> None:
     seal(folder / "checkpoint-1", "checkpoint", CHECKPOINT, data)
     found = CheckpointStore(folder, {}).load()
     if found is not None:
-        state, done, arrays = found
+        state, done, arrays, _ = found
         assert type(state.epochs) is int and type(state.saved) is int
         assert all(type(value) in (int, float) for value in asdict(state.loss).values())
         assert done.dtype == np.bool_ and done.ndim == 2
@@ -138,7 +138,9 @@ def read_checkpoint(data: bytes, folder: Path) -> None:
 
 def seed_checkpoint(folder: Path) -> Iterable[bytes]:
     arrays = {"rows": np.ones((3, 2), np.float32), "rows_accumulators": np.ones((3, 2), np.float32)}
-    CheckpointStore(folder, {}).save(TrainingState(epochs=1), np.zeros((1, 2), bool), arrays, {})
+    CheckpointStore(folder, {}).save(
+        TrainingState(epochs=1), np.zeros((1, 2), bool), arrays, {"row_blocks": 1, "column_blocks": 2}
+    )
     yield unseal(folder / "checkpoint-1", CHECKPOINT)
 
 
