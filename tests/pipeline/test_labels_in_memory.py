@@ -12,7 +12,7 @@ import swivel
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import MatrixBuilder, MatrixSpec, open_matrix
 from swivel.errors import MemoryBudgetError
-from swivel.training import loop
+from swivel.training import loop, training_plan
 
 LABELS = 12_000
 SETTINGS: dict[str, Any] = {"recipe": "fast", "dim": 2, "epochs": 1, "backend": "reference", "progress": False}
@@ -33,7 +33,7 @@ def stored(tmp_path: Path) -> Path:
 def test_labels_are_read_before_the_memory_of_training_is_estimated(
     stored: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    estimate = loop.estimate_needs
+    estimate = training_plan.estimate_needs
     is_read: list[bool] = []
 
     def note(matrix: swivel.Matrix, *arguments: Any) -> Any:

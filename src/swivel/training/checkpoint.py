@@ -243,13 +243,12 @@ def _read_state(slot: Folder) -> TrainingState:
 def _read_checkpoint(state: TrainingState, slot: Folder) -> Checkpoint:
     slot.verify()
     plan = slot.manifest.config.get("plan")
+    plan = plan if isinstance(plan, dict) else {}  # The manifest is JSON: a value may have any type.
     done = np.array(slot.array(DONE))
     arrays = {Path(part).stem: slot.array(part) for part in slot.manifest.parts if part != DONE}
 
     problem = ""
-    if not isinstance(plan, dict):
-        problem = "has no plan"
-    elif done.dtype != np.bool_ or done.ndim != 2:
+    if done.dtype != np.bool_ or done.ndim != 2:
         problem = f"{DONE} must be a boolean array of 2 dimensions, got {done.dtype} of {done.ndim}"
     elif not all(array.dtype in (np.float32, np.float64) for array in arrays.values()):
         problem = "parameters must be float32 or float64"

@@ -151,7 +151,8 @@ def _noise_of_size(shape: tuple[int, ...], cells: int) -> float:
 
 def find_weight_decay(table: scipy.sparse.coo_array, config: TrainConfig) -> float:
     """Return the setting `weight_decay` of a table without empty rows and columns."""
-    _check_memory(table.nnz, *table.shape, config)
+    rows, columns = table.shape
+    _check_memory(table.nnz, rows, columns, config)
     return _divide_by_powers(find_mean_decay(table, config), table.sum(axis=1), table.sum(axis=0), config)
 
 
