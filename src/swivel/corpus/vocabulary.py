@@ -283,7 +283,8 @@ def read_tokens(file: Path) -> tuple[str, ...]:
             if number % _LINES_PER_CHECK == 0:
                 check_memory(f"{file}: a list of {number:,} tokens or more", _BYTES_PER_TOKEN * number)
     except CorpusError as error:
-        raise ConfigError(str(error)) from error
+        is_text = not isinstance(error.__cause__, UnicodeDecodeError)
+        raise ConfigError(str(error) if is_text else f"{file}: not valid UTF-8") from error
 
     while tokens and not tokens[-1]:
         tokens.pop()
