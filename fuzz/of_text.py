@@ -67,7 +67,7 @@ def rules_of(config: CorpusConfig) -> TokenizerRules:
 
 
 def encode_alone(text: bytes, rules: TokenizerRules, folder: Path, piece_bytes: int) -> list[list[str]]:
-    """Return the units of a text as `encode_streams` finds them, piece by piece, without its threads."""
+    """Return the units of a text as `encode_corpus` finds them, piece by piece, without its threads."""
     encoded_corpus._FREE_TYPES = STEP_TYPES  # The tables of small texts get full, too.
     type_tables._INITIAL_TYPES = 2 * STEP_TYPES
     worker, segments = EncodeWorker(0, folder, max_table_bytes=1 << 30), []

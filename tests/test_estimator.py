@@ -132,7 +132,7 @@ AMOUNT = st.one_of(
 
 
 @pytest.mark.oracle
-@settings(max_examples=settings.default.max_examples // 4)
+@settings(max_examples=settings().max_examples // 4)
 @given(
     st.lists(st.lists(AMOUNT, min_size=3, max_size=3), min_size=2, max_size=4),
     st.sampled_from([1.0, 1e-18, 1e-9, 1e6]),

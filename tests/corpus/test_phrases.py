@@ -77,7 +77,7 @@ NAMES = ["a", "b", "c", "a_b", "b_c", "a_b_c", "_", "a_", "_b", "__", "_b_"]
 
 
 @pytest.mark.oracle
-@settings(max_examples=settings.default.max_examples // 2)
+@settings(max_examples=settings().max_examples // 2)
 @given(
     st.lists(st.lists(st.sampled_from(NAMES), max_size=8), min_size=1, max_size=12),
     st.sampled_from([("word2vec", "default", 0.3), ("word2vec", "default", 1.0), ("npmi", "npmi", 0.1)]),

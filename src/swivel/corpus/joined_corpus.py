@@ -162,8 +162,10 @@ class JoinedCorpus:
 
         def may_be_shared(first: Ints, second: Ints) -> NDArray[np.bool_]:
             """Return which pairs may have the name of another pair, or of a token."""
-            shared = has_parts[first] | has_parts[second]
-            return shared | np.isin(self._hash_pairs(first, second), names_with_parts) if has_parts.any() else shared
+            shared = np.asarray(has_parts[first] | has_parts[second])
+            if has_parts.any():
+                shared |= np.isin(self._hash_pairs(first, second), names_with_parts)
+            return shared
 
         def count(part: int) -> tuple[NDArray[np.uint64], Ints, int]:
             slots = _FIRST_SLOTS

@@ -41,11 +41,6 @@ class CellArrays(NamedTuple):
     large_cells: Ints  # indexes of the saturated cells, ascending
     large_counts: Ints  # exact units of these
 
-    @property
-    def lengths(self) -> Ints:
-        """Number of cells of each shard of the first run."""
-        return np.asarray(np.diff(self.offsets[0]))
-
     def units(self, first: int, last: int) -> Ints:
         """Return the exact units of the cells `first` to `last - 1`."""
         units = self.counts[first:last].astype(np.int64)

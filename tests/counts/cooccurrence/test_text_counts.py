@@ -39,7 +39,7 @@ def list_units(texts: list[str], config: CorpusConfig) -> list[list[str]]:
 
 
 @pytest.mark.oracle
-@settings(max_examples=settings.default.max_examples // 2)
+@settings(max_examples=settings().max_examples // 2)
 @given(TEXTS, CORPORA, configs(), st.sampled_from(["drop", "gap"]), st.integers(1, 2), st.booleans())
 @example(["a b\rb a\r\na"], CorpusConfig(errors="replace"), CountConfig(window=2), "drop", 1, True)
 def test_counts_of_texts_are_those_of_the_definition(
