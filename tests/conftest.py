@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ray_cluster import TwoNodes
     from step_contract import Maker
     from swivel.runtime.options import RunOptions
-    from swivel.training.backends import Backend, StepSettings
+    from swivel.training.backends import Backend, BackendSettings
 
 GROUPS, WORDS = 6, 60
 
@@ -175,7 +175,7 @@ def make(kind: str, request: pytest.FixtureRequest) -> Iterator[Maker]:
         pytest.skip("bfloat16 products do not run on this machine")
     made: list[Backend] = []
 
-    def make_backend(settings: StepSettings) -> Backend:
+    def make_backend(settings: BackendSettings) -> Backend:
         made.append(create(kind, settings))
         return made[-1]
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 
 from stored import folder_of
-from swivel import storage
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix, shards, to_units
 from swivel.counts import block_layout as matrix_layout
@@ -60,7 +59,7 @@ def digest(path: Path) -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "flush", lambda path: None)
+    monkeypatch.setattr("swivel.storage.files.flush", lambda path: None)
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from stored import folder_of
-from swivel import storage
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix
 from swivel.counts import block_layout as matrix_layout
@@ -51,7 +50,7 @@ def build(
 
 @pytest.fixture(autouse=True)
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "flush", lambda path: None)
+    monkeypatch.setattr("swivel.storage.files.flush", lambda path: None)
 
 
 @pytest.fixture

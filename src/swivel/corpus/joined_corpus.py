@@ -287,7 +287,10 @@ def read_phrases(config: CorpusConfig) -> tuple[str, ...] | None:
     if path is None:
         return None
     if not path.is_file():
-        raise ConfigError(f"phrases must be none, {', '.join(SCORERS)} or a file with one phrase per line, got {path}")
+        raise ConfigError(
+            f"phrases must be none, {', '.join(SCORERS)} or a file with one phrase per line, got {path}",
+            argument="phrases",
+        )
     phrases = read_tokens(path)
     return tuple(phrase.lower() for phrase in phrases) if config.lowercase else phrases
 

@@ -120,10 +120,13 @@ def find_codec(encoding: str) -> codecs.CodecInfo:
         codec = codecs.lookup(encoding)
     except (LookupError, ValueError):
         raise ConfigError(
-            f"encoding must be the name of a Python codec, such as utf-8 or latin-1, got {encoding!r}"
+            f"encoding must be the name of a Python codec, such as utf-8 or latin-1, got {encoding!r}",
+            argument="encoding",
         ) from None
     if not getattr(codec, "_is_text_encoding", True):
-        raise ConfigError(f"encoding must be a text encoding, such as utf-8 or latin-1, got {encoding!r}")
+        raise ConfigError(
+            f"encoding must be a text encoding, such as utf-8 or latin-1, got {encoding!r}", argument="encoding"
+        )
     return codec
 
 
@@ -265,7 +268,10 @@ def _transcode(
 
 def _encoding_error(name: str, place: TextPlace, encoding: str, byte: int | None) -> CorpusError:
     where = "" if byte is None else f" (byte 0x{byte:02x} at column {place.column})"
-    return CorpusError(f"{name}, line {place.line}: not valid {encoding}{where}; pass encoding or errors='replace'")
+    return CorpusError(
+        f"{name}, line {place.line}: not valid {encoding}{where}; pass encoding or errors='replace'",
+        argument="encoding",
+    )
 
 
 @dataclass(slots=True)
@@ -420,7 +426,9 @@ def describe_bad_byte(piece: TextPiece, at: int) -> CorpusError:
     if piece.place == TextPlace() and piece.data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return CorpusError(f"{name}: looks like UTF-16; pass encoding='utf-16'")
     if b"\0" in piece.data:
-        return CorpusError(f"{name}: looks binary, not text; leave it out, or pass encoding if it is text")
+        return CorpusError(
+            f"{name}: looks binary, not text; leave it out, or pass encoding if it is text", argument="encoding"
+        )
     place = replace(piece.place)
     place.move(piece.data[:at])
     return _encoding_error(piece.stream.name, place, "UTF-8", piece.data[at])

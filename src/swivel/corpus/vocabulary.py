@@ -218,7 +218,8 @@ def choose_tokens(counts: Mapping[str, int], config: VocabularyConfig) -> Vocabu
     if not entries:
         raise VocabularyError(
             f"no token occurs {config.min_count:,} times or more (the most frequent: {max(counts.values()):,}); "
-            "lower min_count"
+            "lower min_count",
+            argument="min_count",
         )
 
     entries = sorted(entries)[: config.max_size or None]

@@ -21,7 +21,6 @@ from numpy.typing import ArrayLike
 
 from count_strategies import configs, corpora, count_by_definition, read_counts
 from stored import folder_of
-from swivel import storage
 from swivel.config import CountConfig
 from swivel.corpus.vocabulary import BREAK, GAP, Vocabulary
 from swivel.counts import Matrix, open_matrix
@@ -71,7 +70,7 @@ def count(
 
 @pytest.fixture(autouse=True)
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "flush", lambda path: None)
+    monkeypatch.setattr("swivel.storage.files.flush", lambda path: None)
 
 
 @pytest.fixture

@@ -27,7 +27,6 @@ from device_counts import (
     make_vocabulary,
 )
 from stored import folder_of
-from swivel import storage
 from swivel.config import CountConfig
 from swivel.corpus import BREAK, GAP
 from swivel.counts import block_layout as matrix_layout
@@ -46,7 +45,7 @@ from swivel.runtime.progress import SilentProgress, Task
 
 @pytest.fixture(autouse=True)
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "flush", lambda path: None)
+    monkeypatch.setattr("swivel.storage.files.flush", lambda path: None)
 
 
 @pytest.fixture

@@ -72,7 +72,9 @@ def count_on_ray(
     if files_of(texts) is None or not can_compare(record["inputs"]):
         raise ConfigError("counting on Ray reads files; save text from memory or from a pipe to a file first")
     if count.device not in ("auto", "cpu"):
-        raise ConfigError(f"counting on Ray runs on CPU cores, got device={count.device!r}; omit device")
+        raise ConfigError(
+            f"counting on Ray runs on CPU cores, got device={count.device!r}; omit device", argument="device"
+        )
 
     files = [file.absolute() if isinstance(file, Path) else file for file in list_files(texts)]
     with connect(str(options.ray), cores=options.threads) as ray, scratch_folder(path.absolute()) as shared:
@@ -229,7 +231,8 @@ def _task_memory(options: RunOptions, nodes: Sequence[Node], core_share: int) ->
     if options.memory_bytes > largest:
         raise MemoryBudgetError(
             f"memory per task is {format_bytes(options.memory_bytes)}, but the largest node has "
-            f"{format_bytes(largest)} for tasks; pass a smaller memory"
+            f"{format_bytes(largest)} for tasks; pass a smaller memory",
+            argument="memory",
         )
 
     return options.memory_bytes

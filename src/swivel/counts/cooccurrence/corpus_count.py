@@ -21,9 +21,9 @@ from swivel.counts.cooccurrence.windows import column_vocabulary, part_names, wi
 from swivel.counts.shards import RunFiles, make_piece
 from swivel.errors import ConfigError, CountsError
 from swivel.runtime.options import RunOptions
+from swivel.runtime.parallel import short_turns
 from swivel.runtime.progress import SILENT, Task, track
 from swivel.runtime.resources import may_use_cuda, release_freed_memory
-from swivel.runtime.turns import short_turns
 
 if TYPE_CHECKING:
     from swivel.counts.cooccurrence.gpu.counter import DeviceCounter

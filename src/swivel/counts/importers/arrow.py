@@ -171,7 +171,8 @@ def _take_counts(pa: Any, array: Any, place: Place) -> NDArray[np.float64]:
     types = pa.types
     if not (types.is_integer(array.type) or types.is_floating(array.type) or types.is_decimal(array.type)):
         raise CountsError(
-            f"{place(0)}: counts must be numbers, got {first_line(array.type)}; pass fields to choose the columns"
+            f"{place(0)}: counts must be numbers, got {first_line(array.type)}; pass fields to choose the columns",
+            argument="fields",
         )
     if types.is_decimal(array.type):
         array = array.cast(pa.float64())

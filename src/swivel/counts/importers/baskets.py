@@ -85,7 +85,8 @@ def _number_baskets(baskets: list[list[Any]], context: ImportContext, place: Pla
         pairs = longest * (longest - 1) // 2
         raise CountsError(
             f"{place(int(lengths.argmax()))}: a basket of {longest:,} items makes {pairs:,} pairs; "
-            "pass a larger largest_basket, or a window"
+            "pass a larger largest_basket, or a window",
+            argument=("largest_basket", "window"),
         )
 
     ends = np.cumsum(lengths)

@@ -69,7 +69,8 @@ class LabelTable(dict[Any, int]):
             count = len(self) + len(self.beside or ())
             raise MemoryBudgetError(
                 f"{count:,} labels take {format_bytes(used)}, more than half of the memory of "
-                f"{format_bytes(self._memory_bytes)}; pass a larger memory"
+                f"{format_bytes(self._memory_bytes)}; pass a larger memory",
+                argument="memory",
             )
 
         return self.setdefault(label, len(self))
@@ -210,7 +211,10 @@ class ImportContext:
             if not self.is_shared:
                 columns = label_positions(self.shape[1], self.column_labels, counts, self._name, "columns")
         elif self.row_labels is not None or self.column_labels is not None:
-            raise ConfigError("row_labels and column_labels are for matrices; this source has its own labels")
+            raise ConfigError(
+                "row_labels and column_labels are for matrices; this source has its own labels",
+                argument=("row_labels", "column_labels"),
+            )
         else:
             rows = self.rows.labels()
             columns = rows if self.is_shared else self.columns.labels()

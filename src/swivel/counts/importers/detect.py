@@ -101,7 +101,7 @@ def _guess_format(file: Path) -> str:
             return name
 
     known = ", ".join(suffix for format in FORMATS.values() for suffix in format.suffixes)
-    raise ConfigError(f"{file}: unknown format; the name ends in none of {known}; pass format")
+    raise ConfigError(f"{file}: unknown format; the name ends in none of {known}; pass format", argument="format")
 
 
 def _find_object(source: Any, config: ImportConfig) -> ImportSource:

@@ -25,7 +25,9 @@ def read_glove(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
     if context.row_labels is None:
         vocabulary = file.with_name(VOCABULARY)
         if not vocabulary.is_file():
-            raise CountsError(f"{file}: the vocabulary {vocabulary} does not exist; pass row_labels")
+            raise CountsError(
+                f"{file}: the vocabulary {vocabulary} does not exist; pass row_labels", argument="row_labels"
+            )
         context.row_labels = read_label_file(vocabulary)
     if context.sides == "apart":
         context.column_labels = context.row_labels

@@ -90,11 +90,15 @@ class ImportConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         if len(self.field_names) not in (0, 2, 3) or not all(self.field_names):
-            raise ConfigError(f"fields must be two or three names such as user,page,visits, got {self.fields!r}")
+            raise ConfigError(
+                f"fields must be two or three names such as user,page,visits, got {self.fields!r}", argument="fields"
+            )
         try:
             (self.comment or "").encode()
         except UnicodeEncodeError:
-            raise ConfigError(f"comment must be text that UTF-8 can encode, got {self.comment!a}") from None
+            raise ConfigError(
+                f"comment must be text that UTF-8 can encode, got {self.comment!a}", argument="comment"
+            ) from None
 
     @property
     def field_names(self) -> tuple[str, ...]:
@@ -108,9 +112,12 @@ def refuse_idle_settings(config: ImportConfig, format: str, name: str) -> None:
     some = {setting for each in FORMATS.values() for setting in each.settings}  # settings that not all formats have
     for setting in sorted(changes & some - set(FORMATS.get(format, IN_MEMORY).settings)):
         takers = ", ".join(kind for kind, each in FORMATS.items() if setting in each.settings)
-        raise ConfigError(f"{setting} applies to {takers}, but {name} is read as {format}; omit it, or pass format")
+        raise ConfigError(
+            f"{setting} applies to {takers}, but {name} is read as {format}; omit it, or pass format",
+            argument=(setting, "format"),
+        )
     if "weight" in changes and config.window is None:
-        raise ConfigError("weight applies to distances in a window; pass window")
+        raise ConfigError("weight applies to distances in a window; pass window", argument=("weight", "window"))
 
 
 def pick_fields(config: ImportConfig, names: list[str] | None, width: int, where: str) -> tuple[int, ...]:

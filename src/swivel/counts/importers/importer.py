@@ -119,7 +119,9 @@ def _make_config(settings: dict[str, Any]) -> ImportConfig:
     if isinstance(settings.get("fields"), (list, tuple)):
         names = [str(name) for name in settings["fields"]]
         if any("," in name for name in names):
-            raise ConfigError(f"fields cannot have names with a comma, got {names!r}; pass their positions, from 1")
+            raise ConfigError(
+                f"fields cannot have names with a comma, got {names!r}; pass their positions, from 1", argument="fields"
+            )
         settings = {**settings, "fields": ",".join(names)}
     return ImportConfig(**settings)
 
@@ -146,7 +148,10 @@ def _import(
 ) -> Matrix:
     sides = config.sides or FORMATS.get(source.format, IN_MEMORY).sides
     if source.format == "baskets" and sides == "apart":
-        raise ConfigError("sides must be mirrored or same for baskets, because items are rows and columns; got 'apart'")
+        raise ConfigError(
+            "sides must be mirrored or same for baskets, because items are rows and columns; got 'apart'",
+            argument="sides",
+        )
     if source.format == "baskets" and sides == "undirected":
         sides = "mirrored"
     if source.format == "edges" and config.comment is None:

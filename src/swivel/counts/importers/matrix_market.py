@@ -26,7 +26,9 @@ def read_market(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
     if symmetry == "symmetric" and context.config.sides is None:
         context.sides = "undirected"
     if symmetry == "symmetric" and context.sides == "apart":
-        raise CountsError(f"{file}: rows and columns of a symmetric matrix are the same things; omit sides")
+        raise CountsError(
+            f"{file}: rows and columns of a symmetric matrix are the same things; omit sides", argument="sides"
+        )
 
     context.set_shape(rows, columns, str(file))
     width = 2 if kind == "pattern" else 3  # a pattern has no counts

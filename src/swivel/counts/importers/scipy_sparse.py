@@ -214,7 +214,9 @@ def _read_compressed(
     if 16 * pointers.size > max_bytes:
         needed = format_bytes(64 * pointers.size)
         raise MemoryBudgetError(
-            f"{archive.filename}: {pointers.size:,} pointers of rows need {needed} of memory; pass a larger memory"
+            f"{archive.filename}: the {pointers.size:,} pointers of the matrix need {needed} of memory; "
+            "pass a larger memory",
+            argument="memory",
         )
 
     indptr = pointers.take_ids(pointers.size)
