@@ -124,7 +124,7 @@ def write_matrix(path: Path, rows: int, cells: float, device: str) -> float:
     started = time.perf_counter()
     spec = MatrixSpec(rows=Vocabulary([f"w{n}" for n in range(rows)]), unit=UNITS, symmetric=True)
     with MatrixBuilder(path, spec, memory_bytes=1 << 30, threads=os.cpu_count() or 1) as builder:
-        with builder.begin_run() as run:
+        with builder.runs.run() as run:
             for piece in draw_pieces(spec.layout(), cells, device):
                 run.append(piece)
         builder.finish()
