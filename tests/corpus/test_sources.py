@@ -130,6 +130,17 @@ def test_an_xz_file_with_a_huge_dictionary_is_an_error(tmp_path: Path) -> None:
     assert "a.xz: needs more than 1.0 GiB of memory to decompress; compress it" in fail(tmp_path / "a.xz", tmp_path)
 
 
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_a_few_bytes_never_become_one_large_block(tmp_path: Path, suffix: str) -> None:
+    size = 24 << 20
+    file = tmp_path / f"zeros{suffix}"
+    file.write_bytes(COMPRESS[suffix](bytes(size)))
+    assert file.stat().st_size < size // 500
+    sizes = [len(block) for block in read_blocks(file)]
+    assert sum(sizes) == size
+    assert max(sizes) <= 8 << 20
+
+
 def test_zst_without_its_library_is_an_error_with_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.zst").write_bytes(b"x")
     monkeypatch.setitem(sys.modules, "zstandard", None)

@@ -80,7 +80,7 @@ def read_lines(path: str | TextFile, config: CorpusConfig | None = None) -> Iter
 
 
 def _refuse_line_beyond_memory(place: str, size: int) -> None:
-    if size > MAX_LINE_BYTES:  # Below, a few more copies matter to nobody.
+    if size > MAX_LINE_BYTES:  # Asking for the free memory takes longer than reading a short line.
         check_memory(f"{place}: a line of {format_bytes(size)} or more", _MEMORY_PER_BYTE * size)
 
 
