@@ -216,7 +216,7 @@ def hold_cells(rows: int, cells: float, sizes: Sizes) -> MatrixCells:
     blocks = -(-rows // sizes.block)
     layout = Layout(rows, rows, blocks, blocks, symmetric=True)
     pieces = list(draw_pieces(layout, cells, sizes.device))
-    lengths = np.concatenate([piece.lengths for piece in pieces])
+    lengths = np.concatenate([np.diff(piece.offsets[0]) for piece in pieces])
     positions = np.concatenate([piece.positions for piece in pieces])
     units = np.concatenate([piece.counts for piece in pieces])
     return store_cells(rows, blocks, np.concatenate([[0], np.cumsum(lengths)]), positions, units)
