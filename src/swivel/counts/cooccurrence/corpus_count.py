@@ -193,7 +193,12 @@ def prepare_device(config: CountConfig) -> Callable[[], None]:
 
     def check() -> None:
         if config in _WAKING_ERRORS and config.device == "cuda":
-            raise _WAKING_ERRORS[config]
+            # It is forgotten, because an error holds what was on the stack when it was raised.
+            with _WAKING_LOCK:
+                _WAKING.pop(config, None)
+                error = _WAKING_ERRORS.pop(config, None)
+            if error is not None:
+                raise error
 
     return check
 
