@@ -119,12 +119,12 @@ class Blocks:
         """Yield shards, cells and units, piece by piece."""
         first = 0
         for piece in self.pieces:
-            ends = np.cumsum(piece.lengths)
+            ends = np.cumsum(np.diff(piece.offsets[0]))
             running = np.concatenate([[0], np.cumsum(piece.counts, dtype=np.int64)])
             units = np.diff(running[np.concatenate([[0], ends])])
             shards = np.searchsorted(ends, piece.large_cells, side="right")
             np.add.at(units, shards, piece.large_counts - SATURATED)
-            yield np.arange(first, first + len(ends)), piece.lengths, units
+            yield np.arange(first, first + len(ends)), np.diff(piece.offsets[0]), units
             first += len(ends)
 
     def totals(self) -> tuple[int, int, int]:

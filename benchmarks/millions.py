@@ -124,7 +124,7 @@ def write_matrix(path: Path, rows: int, cells: float, device: str) -> float:
     started = time.perf_counter()
     spec = MatrixSpec(rows=Vocabulary([f"w{n}" for n in range(rows)]), unit=UNITS, symmetric=True)
     with MatrixBuilder(path, spec, memory_bytes=1 << 30, threads=os.cpu_count() or 1) as builder:
-        with builder.begin_run() as run:
+        with builder.runs.run() as run:
             for piece in draw_pieces(spec.layout(), cells, device):
                 run.append(piece)
         builder.finish()
@@ -216,7 +216,7 @@ def hold_cells(rows: int, cells: float, sizes: Sizes) -> MatrixCells:
     blocks = -(-rows // sizes.block)
     layout = Layout(rows, rows, blocks, blocks, symmetric=True)
     pieces = list(draw_pieces(layout, cells, sizes.device))
-    lengths = np.concatenate([piece.lengths for piece in pieces])
+    lengths = np.concatenate([np.diff(piece.offsets[0]) for piece in pieces])
     positions = np.concatenate([piece.positions for piece in pieces])
     units = np.concatenate([piece.counts for piece in pieces])
     return store_cells(rows, blocks, np.concatenate([[0], np.cumsum(lengths)]), positions, units)

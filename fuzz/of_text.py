@@ -23,7 +23,7 @@ from swivel.config import CorpusConfig, CountConfig, TrainConfig, VectorsConfig,
 from swivel.corpus import BREAK, encoded_corpus, type_tables
 from swivel.corpus.character_classes import TokenizerRules, build_rules
 from swivel.corpus.encoded_corpus import EncodedCorpus, EncodeWorker
-from swivel.corpus.streams import Stream, TextBlock, cut_stream, open_streams
+from swivel.corpus.streams import Stream, cut_stream, open_streams
 from swivel.corpus.tokenizer_kernels import START, STEP_TYPES
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts.importers.import_config import ImportConfig
@@ -67,12 +67,12 @@ def rules_of(config: CorpusConfig) -> TokenizerRules:
 
 
 def encode_alone(text: bytes, rules: TokenizerRules, folder: Path, piece_bytes: int) -> list[list[str]]:
-    """Return the units of a text as `encode_streams` finds them, piece by piece, without its threads."""
+    """Return the units of a text as `encode_corpus` finds them, piece by piece, without its threads."""
     encoded_corpus._FREE_TYPES = STEP_TYPES  # The tables of small texts get full, too.
     type_tables._INITIAL_TYPES = 2 * STEP_TYPES
     worker, segments = EncodeWorker(0, folder, max_table_bytes=1 << 30), []
     start = carry = type_tables.start_text(), np.empty(0, np.uint8)
-    stream = Stream(f"{folder}/text", lambda: iter([TextBlock(text, len(text))] if text else []))
+    stream = Stream(f"{folder}/text", lambda stream: iter([text] if text else []))
     with contextlib.closing(worker.ids):
         for piece in cut_stream(stream, piece_bytes):
             segments.append(worker.encode(piece, carry if piece.is_continued else start, rules))
@@ -101,8 +101,7 @@ def read_packed(data: bytes, folder: Path) -> None:
     config = CorpusConfig(encoding=ENCODINGS[coded // 2], errors=("strict", "replace")[coded % 2])
     for stream in open_streams(file, config):
         for block in stream.blocks():
-            assert block.data
-            assert block.cost >= 0
+            assert block
 
 
 def seed_packed(folder: Path) -> Iterable[bytes]:

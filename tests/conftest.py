@@ -33,7 +33,7 @@ if not HAS_GPU:
 
 # On a busy machine an example may take any time. Tests of the marker `oracle` compare with independent implementations;
 # `make oracles` runs them with more examples. A slow one takes a share of them in both:
-# @settings(max_examples=settings.default.max_examples // 5).
+# @settings(max_examples=settings().max_examples // 5).
 settings.register_profile("swivel", deadline=None)
 settings.register_profile("oracles", deadline=None, max_examples=int(os.environ.get("EXAMPLES") or 5_000))
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "swivel"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import subprocess
 import sys
 import tempfile
@@ -12,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.neighbors import KNeighborsClassifier
@@ -123,14 +126,37 @@ def test_small_weights_stay_different_in_tables() -> None:
 AMOUNTS = np.array([[5e9 + 0.5, 0.25, 40], [0.01, 3.5, 0], [2.25, 0.02, 7]])
 
 
-@pytest.mark.parametrize("scale", [1.0, 1e-9])
-def test_amounts_are_those_of_an_import(scale: float) -> None:
-    counts = AMOUNTS * scale
-    embedding = SwivelEmbedding(**QUICK, recipe="fast", epochs=1).fit(counts)
-    matrix = swivel.import_counts(counts)
-    ids = [int(label) for label in matrix.rows]
-    assert embedding.row_sums_[ids].tolist() == matrix.row_sums.tolist()
-    np.testing.assert_allclose(embedding.row_sums_, counts.sum(axis=1), rtol=1e-5)
+AMOUNT = st.one_of(
+    st.sampled_from([0.0, 0.25, 5e9 + 0.5, 0.01, 3.5, 40.0, 1e-3]), st.integers(0, 10**12), st.floats(1e-6, 1e9)
+)
+
+
+@pytest.mark.oracle
+@settings(max_examples=settings().max_examples // 4)
+@given(
+    st.lists(st.lists(AMOUNT, min_size=3, max_size=3), min_size=2, max_size=4),
+    st.sampled_from([1.0, 1e-18, 1e-9, 1e6]),
+)
+@example(AMOUNTS.tolist(), 1.0)
+@example(AMOUNTS.tolist(), 1e-9)
+@example(AMOUNTS.tolist(), 1e-18)
+def test_amounts_are_those_of_an_import(amounts: list[list[float]], scale: float) -> None:
+    """No count is rounded in silence: it is what it was, or the table is refused with the error of an import."""
+    counts = np.array(amounts, np.float64) * scale
+    embedding = SwivelEmbedding(dim=2, device="cpu", threads=1, recipe="fast", epochs=1)
+    try:
+        matrix = swivel.import_counts(counts)
+    except CountsError as error:
+        with pytest.raises(CountsError, match=re.escape(str(error))):
+            embedding.fit(counts)
+        return
+
+    embedding.fit(counts)
+    rows, columns = ([int(label) for label in side] for side in (matrix.rows, matrix.columns))
+    assert embedding.row_sums_[rows].tolist() == matrix.row_sums.tolist()
+    assert embedding.column_sums_[columns].tolist() == matrix.column_sums.tolist()
+    np.testing.assert_allclose(matrix.to_scipy().toarray(), counts[np.ix_(rows, columns)], rtol=1 / 8)
+    np.testing.assert_allclose(matrix.total, counts.sum(), rtol=1e-6)
 
 
 def test_amounts_that_an_import_refuses_are_refused() -> None:

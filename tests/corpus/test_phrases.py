@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import swivel
 from fuzz.tokenizer_reference import split_units
@@ -69,6 +71,42 @@ def test_phrases_are_those_of_gensim(
     ids = joined.write_ids(vocabulary, keep_gaps=False, path=tmp_path / "out.npy", threads=2)
     kept = [[token for token in unit if token in vocabulary] for unit in expected]
     assert units_of(np.array(ids), vocabulary) == [unit for unit in kept if unit]
+
+
+NAMES = ["a", "b", "c", "a_b", "b_c", "a_b_c", "_", "a_", "_b", "__", "_b_"]
+
+
+@pytest.mark.oracle
+@settings(max_examples=settings().max_examples // 2)
+@given(
+    st.lists(st.lists(st.sampled_from(NAMES), max_size=8), min_size=1, max_size=12),
+    st.sampled_from([("word2vec", "default", 0.3), ("word2vec", "default", 1.0), ("npmi", "npmi", 0.1)]),
+    st.integers(1, 3),
+    st.integers(1, 3),
+)
+def test_phrases_of_tokens_with_underscores_are_those_of_gensim(
+    tmp_path_factory: pytest.TempPathFactory,
+    units: list[list[str]],
+    scorer: tuple[str, Any, float],
+    passes: int,
+    min_count: int,
+) -> None:
+    """A token a_b of the text and the pair of a and b have one name, and one count."""
+    phrases = pytest.importorskip("gensim.models.phrases")
+    score, scoring, threshold = scorer
+    expected = [unit for unit in units if unit]
+    if not expected:
+        return
+    for _ in range(passes):
+        model = phrases.Phrases(expected, min_count=min_count, threshold=threshold, scoring=scoring)
+        expected = [model[unit] for unit in expected]
+
+    given: dict[str, Any] = {"phrase_threshold": threshold, "phrase_min_count": min_count, "phrase_passes": passes}
+    config = CorpusConfig(phrases=score, **given)
+    scratch = tmp_path_factory.mktemp("phrases")
+    encoded = encode_corpus(units, config, scratch=scratch, threads=1)
+    joined = joined_corpus.join_corpus(encoded, config, scratch=scratch, threads=1)
+    assert units_of(joined.ids, joined.tokens) == expected
 
 
 @pytest.mark.parametrize(("threshold", "is_joined"), [(0.875, False), (0.874, True)])

@@ -21,7 +21,7 @@ import zstandard
 from swivel.config import CorpusConfig
 from swivel.corpus import fingerprint_sources, list_files
 from swivel.corpus.encoded_corpus import EncodedCorpus, encode_corpus
-from swivel.corpus.streams import TextBlock, open_streams
+from swivel.corpus.streams import open_streams
 from swivel.errors import ConfigError, CorpusError, FolderExists, MissingExtra
 from swivel.pipeline.count import count as matrix_of
 
@@ -91,11 +91,12 @@ def test_compressed_files_in_other_encodings_are_read_to_the_end(tmp_path: Path,
     file = tmp_path / f"text{suffix}"
     file.write_bytes(COMPRESS[suffix](data[:333]) + COMPRESS[suffix](data[333:]))
     config = CorpusConfig(encoding="utf-16", tokenizer="whitespace")
-    blocks = list(read_blocks(file, config))
+    [stream] = open_streams(file, config)
+    blocks = list(stream.blocks())
 
-    assert b"".join(block.data for block in blocks).decode() == " ".join(words)
-    assert all(block.data for block in blocks)
-    assert 0 < sum(block.cost for block in blocks) <= file.stat().st_size
+    assert b"".join(blocks).decode() == " ".join(words)
+    assert all(blocks)
+    assert stream.read_bytes == file.stat().st_size
 
 
 def test_half_a_character_at_the_end_is_an_error_or_separates_tokens(tmp_path: Path) -> None:
@@ -127,6 +128,17 @@ def test_an_xz_file_with_a_huge_dictionary_is_an_error(tmp_path: Path) -> None:
     data[20:24] = zlib.crc32(data[12:20]).to_bytes(4, "little")
     (tmp_path / "a.xz").write_bytes(data)
     assert "a.xz: needs more than 1.0 GiB of memory to decompress; compress it" in fail(tmp_path / "a.xz", tmp_path)
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_a_few_bytes_never_become_one_large_block(tmp_path: Path, suffix: str) -> None:
+    size = 24 << 20
+    file = tmp_path / f"zeros{suffix}"
+    file.write_bytes(COMPRESS[suffix](bytes(size)))
+    assert file.stat().st_size < size // 500
+    sizes = [len(block) for block in read_blocks(file)]
+    assert sum(sizes) == size
+    assert max(sizes) <= 8 << 20
 
 
 def test_zst_without_its_library_is_an_error_with_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +267,7 @@ def test_unreadable_files_and_folders_are_errors_with_their_names(
         list_files(tmp_path / "in")
 
 
-def read_blocks(file: Path, config: CorpusConfig = CorpusConfig()) -> Iterator[TextBlock]:  # noqa: B008 (frozen)
+def read_blocks(file: Path, config: CorpusConfig = CorpusConfig()) -> Iterator[bytes]:  # noqa: B008 (frozen)
     return open_streams(file, config)[0].blocks()
 
 
@@ -456,6 +468,6 @@ def test_run_length_blocks_of_zstd_are_decompressed_in_small_pieces(tmp_path: Pa
     (tmp_path / "bomb.zst").write_bytes(header + 4_000 * block + end)
 
     [stream] = open_streams(tmp_path / "bomb.zst", CorpusConfig())
-    sizes = [len(piece.data) for piece in stream.blocks()]
+    sizes = [len(block) for block in stream.blocks()]
     assert sum(sizes) == 4_000 << 17
     assert max(sizes) <= 1 << 24

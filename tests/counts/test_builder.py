@@ -195,7 +195,7 @@ def test_to_units_rounds_and_refuses_invalid_counts() -> None:
 
 def test_a_run_without_all_shards_raises_an_error(tmp_path: Path) -> None:
     builder = MatrixBuilder(tmp_path / "m", make_spec(), memory_bytes=MIN_MEMORY)
-    with builder, pytest.raises(AssertionError, match="run has 0 shards instead of 1"), builder.begin_run():
+    with builder, pytest.raises(AssertionError, match="run has 0 shards instead of 1"), builder.runs.run():
         pass
 
 

@@ -39,10 +39,6 @@ class FileDigest:
     inode: int
     digest: str = ""
 
-    def is_older(self, time_ns: int) -> bool:
-        """Return whether the file was last changed clearly before a moment."""
-        return max(self.mtime_ns, self.ctime_ns) + _COARSE_NS < time_ns
-
 
 def full_path(file: Path) -> str:
     """Return the absolute path of a file; links are not resolved."""
@@ -72,7 +68,8 @@ def digest_files(
 
     for path, digest in _compute_digests(changed, threads, progress).items():
         digests_by_path[path] = replace(changed[path], digest=digest)
-        if digests_by_path[path].is_older(started):
+        # A file that changed a moment ago may change again without another time.
+        if max(changed[path].mtime_ns, changed[path].ctime_ns) + _COARSE_NS < started:
             _known[path] = digests_by_path[path]
     return digests_by_path
 

@@ -31,7 +31,7 @@ from swivel.corpus.type_tables import PackedTypes, TypeCounts, TypeTable, start_
 from swivel.corpus.vocabulary import BREAK, GAP, Vocabulary
 from swivel.errors import CorpusError
 from swivel.runtime.parallel import map_in_order, take_in_order
-from swivel.runtime.progress import SILENT, Progress, track
+from swivel.runtime.progress import SILENT, Progress, Task, track
 from swivel.runtime.resources import release_freed_memory
 from swivel.storage import ArrayAppender, open_array
 
@@ -60,7 +60,6 @@ class Segment:
     opens: bool  # whether the first id is a break
     closes: bool  # whether the last id is a break
     carry: Carry  # state of the text at the end of the piece
-    cost: int  # bytes of the source, for progress bars
 
 
 class EncodeWorker:
@@ -138,7 +137,6 @@ class EncodeWorker:
             opens=bool(len(written) and written[0] == BREAK),
             closes=bool(len(written) and written[-1] == BREAK),
             carry=(state[kernels.TEXT_STATE].copy(), token),
-            cost=piece.cost,
         )
 
 
@@ -184,10 +182,9 @@ def encode_corpus(
             stack.callback(worker.ids.close)
 
         pool = stack.enter_context(ThreadPoolExecutor(threads))
-        futures = _submit_pieces(pool, workers, streams, rules, piece_bytes)
+        futures = _submit_pieces(pool, workers, streams, rules, piece_bytes, task)
         for segment in take_in_order(futures, ahead=threads + 3):
             segments.append(segment)
-            task.advance(segment.cost)
             if check is not None:
                 check()
 
@@ -204,6 +201,7 @@ def _submit_pieces(
     streams: list[Stream],
     rules: TokenizerRules,
     piece_bytes: int,
+    task: Task,
 ) -> Iterator[Future[Segment]]:
     """Submit every piece to the pool and yield its future."""
     # A piece that starts inside a line waits for the previous one and continues from its state. This cannot deadlock:
@@ -223,8 +221,11 @@ def _submit_pieces(
     future: Future[Segment] | None = None
     try:
         for stream in streams:
+            reported = 0
             for piece in cut_stream(stream, piece_bytes):
                 future = pool.submit(encode, piece, future if piece.is_continued else None)
+                task.advance(stream.read_bytes - reported)
+                reported = stream.read_bytes
                 yield future
     except CorpusError as error:  # Raise it in order, after the errors of the pieces before it.
         failed: Future[Segment] = Future()

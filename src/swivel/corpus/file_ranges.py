@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING
 
 from swivel.config import CorpusConfig
 from swivel.corpus.sources import PACKED_SUFFIXES, TextFile, clear_remote_errors, open_file, text_size
-from swivel.corpus.streams import BLOCK_BYTES, UTF8, Stream, TextBlock, drop_bom, file_stream, find_codec
+from swivel.corpus.streams import BLOCK_BYTES, UTF8, Stream, drop_bom, file_stream, find_codec
 from swivel.errors import CorpusError
 
 if TYPE_CHECKING:
@@ -95,14 +95,14 @@ def open_range(part: FileRange, config: CorpusConfig) -> Stream:
     # Byte sequences after which a unit has ended. Blank lines of other forms need not be recognized.
     unit_ends = (b"\n\n", b"\n\r\n") if config.unit == "document" else (b"\n",)
 
-    def read() -> Iterator[TextBlock]:
-        blocks = _read_between(part, unit_ends)
+    def read(stream: Stream) -> Iterator[bytes]:
+        blocks = _read_between(part, unit_ends, stream)
         return drop_bom(blocks) if part.start == 0 else blocks
 
     return Stream(str(part.file), read, part.cost)
 
 
-def _read_between(part: FileRange, unit_ends: tuple[bytes, ...]) -> Iterator[TextBlock]:
+def _read_between(part: FileRange, unit_ends: tuple[bytes, ...], stream: Stream) -> Iterator[bytes]:
     """Yield the bytes of the units that start in a range."""
     with open_file(part.file) as raw, clear_remote_errors(str(part.file)):
         position = _find_cut(raw, part.start, part.stop, unit_ends) if part.start else 0
@@ -116,7 +116,8 @@ def _read_between(part: FileRange, unit_ends: tuple[bytes, ...]) -> Iterator[Tex
             if not data:
                 return
             position += len(data)
-            yield TextBlock(data, len(data))
+            stream.read_bytes += len(data)
+            yield data
 
 
 def _find_cut(raw: IO[bytes], offset: int, stop: int | None, unit_ends: tuple[bytes, ...]) -> int | None:

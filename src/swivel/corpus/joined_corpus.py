@@ -61,9 +61,7 @@ class JoinedCorpus:
         self._threads = threads
         self._passes = 0
 
-        # Two tokens are the same phrase if they consist of the same words: a_b + c and a + b_c.
-        self._hashes = _mix(np.arange(1, len(self.tokens) + 1, dtype=np.uint64))
-        self._powers = np.full(len(self.tokens), _BASE)
+        self._hashes, self._powers = _hash_names(self.tokens)
 
     @property
     def token_count(self) -> int:
@@ -87,10 +85,8 @@ class JoinedCorpus:
     def find(self, config: CorpusConfig) -> None:
         """Find phrases and join them, in as many passes as configured."""
         for _ in range(config.phrase_passes):
-            first, second, pair_counts, types = self._count_pairs(config.phrase_min_count)
-            scores = score_pairs(
-                self._counts[first], self._counts[second], pair_counts, types, self.token_count, config
-            )
+            first, second, both, counts, types = self._count_pairs(config.phrase_min_count)
+            scores = score_pairs(counts[first], counts[second], both, types, self.token_count, config)
             threshold = THRESHOLDS[config.phrases] if config.phrase_threshold is None else config.phrase_threshold
             indices = np.flatnonzero(scores > threshold)
             if not len(indices):
@@ -131,24 +127,16 @@ class JoinedCorpus:
         self._counts = counts
 
     def _add_tokens(self, sequences: Sequence[tuple[str, tuple[int, ...]]]) -> Mapping[str, int]:
-        """Add the names of sequences to the tokens, with the hashes of their words, and return all token numbers."""
+        """Add the names of sequences to the tokens, with their hashes, and return all token numbers."""
         numbers = {token: number for number, token in enumerate(self.tokens)}
         for name, _ in sequences:
             if name not in numbers:
                 numbers[name] = len(self.tokens)
                 self.tokens.append(name)
 
-        new_count = len(self.tokens) - len(self._hashes)
-        self._hashes = np.concatenate([self._hashes, np.zeros(new_count, np.uint64)])
-        self._powers = np.concatenate([self._powers, np.ones(new_count, np.uint64)])
-        with np.errstate(over="ignore"):
-            for name, members in sequences:
-                hashed, power = np.uint64(0), np.uint64(1)
-                for member in members:
-                    hashed = hashed * self._powers[member] + self._hashes[member]
-                    power = power * self._powers[member]
-                self._hashes[numbers[name]] = hashed
-                self._powers[numbers[name]] = power
+        hashes, powers = _hash_names(self.tokens[len(self._hashes) :])
+        self._hashes = np.concatenate([self._hashes, hashes])
+        self._powers = np.concatenate([self._powers, powers])
         return numbers
 
     def _chunks(self) -> Iterable[Ids]:
@@ -164,9 +152,20 @@ class JoinedCorpus:
             yield self.ids[start:stop]
             start = stop
 
-    def _count_pairs(self, min_count: int) -> tuple[Ints, Ints, Ints, int]:
-        """Return the frequent pairs of adjacent tokens, their counts, and the number of distinct tokens and pairs."""
-        is_joined = self._powers != _BASE
+    def _count_pairs(self, min_count: int) -> tuple[Ints, Ints, Ints, Ints, int]:
+        """Return the frequent pairs of adjacent tokens, their counts, those of all tokens, and the number of names.
+
+        As in gensim, all of one name have one count: the pairs a_b + c and a + b_c, and a token a_b_c of the text.
+        """
+        has_parts = self._powers != _BASE
+        names_with_parts = self._hashes[has_parts]
+
+        def may_be_shared(first: Ints, second: Ints) -> NDArray[np.bool_]:
+            """Return which pairs may have the name of another pair, or of a token."""
+            shared = np.asarray(has_parts[first] | has_parts[second])
+            if has_parts.any():
+                shared |= np.isin(self._hash_pairs(first, second), names_with_parts)
+            return shared
 
         def count(part: int) -> tuple[NDArray[np.uint64], Ints, int]:
             slots = _FIRST_SLOTS
@@ -179,28 +178,31 @@ class JoinedCorpus:
                 slots *= 4
             used = keys != 0
             keys, counts = keys[used], counts[used]
-            first, second = _split_keys(keys)
-            is_frequent = (counts >= min_count) | is_joined[first] | is_joined[second]
-            return keys[is_frequent], counts[is_frequent], distinct
+            is_needed = (counts >= min_count) | may_be_shared(*_split_keys(keys))
+            return keys[is_needed], counts[is_needed], distinct
 
         with ThreadPoolExecutor(self._threads) as pool:
             parts = list(pool.map(count, range(_PARTS)))
-        keys = np.concatenate([part[0] for part in parts])
+        firsts, seconds = _split_keys(np.concatenate([part[0] for part in parts]))
         counts = np.concatenate([part[1] for part in parts])
-        firsts, seconds = _split_keys(keys)
-        distinct = sum(part[2] for part in parts)
+        tokens = np.flatnonzero(has_parts & (self._counts > 0))
+        pairs = np.flatnonzero(may_be_shared(firsts, seconds))
 
-        # Pairs that are the same phrase have one count.
-        both = np.flatnonzero(is_joined[firsts] | is_joined[seconds])
-        with np.errstate(over="ignore"):
-            hashes = self._hashes[firsts[both]] * self._powers[seconds[both]] + self._hashes[seconds[both]]
+        hashes = np.concatenate([self._hash_pairs(firsts[pairs], seconds[pairs]), self._hashes[tokens]])
         unique, inverse = np.unique(hashes, return_inverse=True)
-        counts[both] = np.bincount(inverse, counts[both], len(unique)).astype(np.int64)[inverse]
-        distinct -= len(both) - len(unique)
+        sums = np.bincount(inverse, np.concatenate([counts[pairs], self._counts[tokens]]), len(unique)).astype(np.int64)
+        counts[pairs] = sums[inverse[: len(pairs)]]
+        token_counts = self._counts.copy()
+        token_counts[tokens] = sums[inverse[len(pairs) :]]
+        names = int(np.count_nonzero(self._counts)) + sum(part[2] for part in parts) - len(hashes) + len(unique)
 
         is_frequent = counts >= min_count
-        types = int(np.count_nonzero(self._counts)) + distinct
-        return firsts[is_frequent], seconds[is_frequent], counts[is_frequent], types
+        return firsts[is_frequent], seconds[is_frequent], counts[is_frequent], token_counts, names
+
+    def _hash_pairs(self, first: Ints, second: Ints) -> NDArray[np.uint64]:
+        """Return the hashes of the names of pairs: those that `_hash_names` would compute."""
+        with np.errstate(over="ignore"):
+            return self._hashes[first] * self._powers[second] + self._hashes[second]
 
 
 def _split_keys(keys: NDArray[np.uint64]) -> tuple[Ints, Ints]:
@@ -208,11 +210,22 @@ def _split_keys(keys: NDArray[np.uint64]) -> tuple[Ints, Ints]:
     return first, (keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
 
 
-def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return the values with their bits mixed by multiplication and shifts."""
+def _hash_names(names: Sequence[str]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Return a hash of every name, and the power by which the hash of what precedes the name is multiplied.
+
+    The hash of `a_b` is h(a) P + h(b) modulo 2^64, so that it does not matter how a name was put together.
+    """
+    hashes = np.fromiter(map(hash, names), np.int64, len(names)).view(np.uint64)
+    powers = np.full(len(names), _BASE)
     with np.errstate(over="ignore"):
-        values = (values + _BASE) * np.uint64(0xBF58476D1CE4E5B9)
-        return values ^ (values >> np.uint64(31))
+        for place, name in enumerate(names):
+            if JOINT in name:
+                # The hash of an empty part must not be 0, or _a would be a.
+                parts = np.array([hash(part or JOINT) for part in name.split(JOINT)], np.int64).view(np.uint64)
+                steps = np.multiply.accumulate(np.full(len(parts), _BASE))
+                hashes[place] = (parts[::-1][1:] * steps[:-1]).sum() + parts[-1]
+                powers[place] = steps[-1]
+    return hashes, powers
 
 
 def score_pairs(

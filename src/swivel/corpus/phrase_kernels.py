@@ -41,6 +41,7 @@ def count_pairs(ids: Ids, part: int, parts: int, keys: Keys, counts: Ints) -> in
             continue
 
         key = ((np.uint64(first) + np.uint64(1)) << np.uint64(32)) | np.uint64(second)
+        # The part is in other bits of the hash than the slot, or all pairs of a part would share few slots.
         mixed = _mix(key)
         if (mixed >> np.uint64(48)) % np.uint64(parts) != np.uint64(part):
             continue

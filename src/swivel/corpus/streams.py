@@ -63,23 +63,20 @@ _COMPRESSIONS: dict[str, tuple[str, Callable[[], Any], int, tuple[int, ...]]] = 
 }
 
 
-@dataclass(frozen=True, slots=True)
-class TextBlock:
-    """Some bytes of UTF-8, at least one, and the number of source bytes they come from, for progress bars."""
-
-    data: bytes
-    cost: int
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Stream:
-    """A named sequence of blocks."""
+    """A named sequence of blocks of UTF-8."""
 
     name: str  # for error messages
-    blocks: Callable[[], Iterator[TextBlock]]  # opens the source
+    read: Callable[[Stream], Iterator[bytes]]  # opens the source, and adds what is read of it to `read_bytes`
     size: int | None = None  # in bytes; None if unknown
     has_marks: bool = False  # whether 0xFE and 0xFF end tokens and texts, because the source is in memory
     is_tokenized: bool = False  # whether the source consists of tokens
+    read_bytes: int = 0  # of the source, which may be compressed; for progress bars
+
+    def blocks(self) -> Iterator[bytes]:
+        """Open the source and yield its blocks, none of which is empty."""
+        return self.read(self)
 
 
 def open_streams(texts: Texts, config: CorpusConfig) -> list[Stream]:
@@ -110,8 +107,9 @@ def open_streams(texts: Texts, config: CorpusConfig) -> list[Stream]:
         files = list_files(check_items(items, FILE_TYPES, "a path"))
         return [file_stream(file, codec, config) for file in files]
     if start and not isinstance(start[-1], str):
-        return [Stream(TEXT_IN_MEMORY, lambda: _pack(_pack_tokens(items, config)), has_marks=True, is_tokenized=True)]
-    return [Stream(TEXT_IN_MEMORY, lambda: _pack(_pack_texts(items)), has_marks=True)]
+        tokens = _pack_tokens(items, config)
+        return [Stream(TEXT_IN_MEMORY, lambda stream: _pack(tokens, stream), has_marks=True, is_tokenized=True)]
+    return [Stream(TEXT_IN_MEMORY, lambda stream: _pack(_pack_texts(items), stream), has_marks=True)]
 
 
 def find_codec(encoding: str) -> codecs.CodecInfo:
@@ -134,36 +132,35 @@ def file_stream(file: TextFile, codec: codecs.CodecInfo, config: CorpusConfig) -
     """Return the stream of a file, which is opened when the stream is read."""
     name = "standard input" if file == STDIN else str(file)
 
-    def read() -> Iterator[TextBlock]:
-        blocks = _read_file(file, name)
+    def read(stream: Stream) -> Iterator[bytes]:
+        blocks = _read_file(file, stream)
         return drop_bom(blocks if codec.name in UTF8 else _transcode(blocks, name, codec, config))
 
     return Stream(name, read, size_of(file))
 
 
-def _read_file(file: TextFile, name: str) -> Iterator[TextBlock]:
+def _read_file(file: TextFile, stream: Stream) -> Iterator[bytes]:
     raw = sys.stdin.buffer if file == STDIN else open_file(file)
     suffix = file.suffix.lower()
+    blocks = _read_blocks(raw, stream)
     try:
-        if suffix in _COMPRESSIONS:
-            yield from _decompress(_read_blocks(raw, name), name, suffix)
-        else:
-            yield from (TextBlock(data, len(data)) for data in _read_blocks(raw, name))
+        yield from _decompress(blocks, stream.name, suffix) if suffix in _COMPRESSIONS else blocks
     finally:
         if file != STDIN:
             raw.close()
 
 
-def _read_blocks(raw: IO[bytes], name: str) -> Iterator[bytes]:
+def _read_blocks(raw: IO[bytes], stream: Stream) -> Iterator[bytes]:
     while True:
-        with clear_errors(name, CorpusError):
+        with clear_errors(stream.name, CorpusError):
             data = raw.read(BLOCK_BYTES)
         if not data:
             return
+        stream.read_bytes += len(data)
         yield data
 
 
-def _decompress(blocks: Iterator[bytes], name: str, suffix: str) -> Iterator[TextBlock]:
+def _decompress(blocks: Iterator[bytes], name: str, suffix: str) -> Iterator[bytes]:
     """Yield the decompressed blocks of a file, which may have several streams with zeros between them."""
     kind, start, taken_bytes, limit = _COMPRESSIONS[suffix]
     if suffix == ".zst" and importlib.util.find_spec("zstandard") is None:
@@ -171,12 +168,9 @@ def _decompress(blocks: Iterator[bytes], name: str, suffix: str) -> Iterator[Tex
 
     stream = start()
     is_open = False  # whether the last stream is incomplete
-    cost = 0
-
     for block in blocks:
         for first in range(0, len(block), taken_bytes):
             rest = block[first : first + taken_bytes]
-            cost += len(rest)
             data = b"x"
             # A decompressor that may not return everything at once keeps the rest itself, or returns it (zlib).
             while rest or data:
@@ -193,8 +187,7 @@ def _decompress(blocks: Iterator[bytes], name: str, suffix: str) -> Iterator[Tex
                 is_open = not stream.eof
                 rest = stream.unused_data if stream.eof else getattr(stream, "unconsumed_tail", b"")
                 if data:
-                    yield TextBlock(data, cost)
-                    cost = 0
+                    yield data
 
     if is_open:
         raise _describe_damage(name, kind, "it is truncated")
@@ -210,30 +203,25 @@ def _describe_damage(name: str, kind: str, reason: object) -> CorpusError:
     return CorpusError(f"{name}: not a {kind} file, or damaged ({reason})")
 
 
-def drop_bom(blocks: Iterator[TextBlock]) -> Iterator[TextBlock]:
+def drop_bom(blocks: Iterator[bytes]) -> Iterator[bytes]:
     """Yield the blocks without the UTF-8 byte order mark that some files start with."""
     pending = b""
-    cost = 0
-
     for block in blocks:
-        pending += block.data
-        cost += block.cost
+        pending += block
         if len(pending) >= len(codecs.BOM_UTF8):
             if text := pending.removeprefix(codecs.BOM_UTF8):
-                yield TextBlock(text, cost)
+                yield text
             yield from blocks
             return
 
     if pending:
-        yield TextBlock(pending, cost)
+        yield pending
 
 
 codecs.register_error(SEPARATOR, lambda error: ("\0", error.end))  # type: ignore[attr-defined]
 
 
-def _transcode(
-    blocks: Iterator[TextBlock], name: str, codec: codecs.CodecInfo, config: CorpusConfig
-) -> Iterator[TextBlock]:
+def _transcode(blocks: Iterator[bytes], name: str, codec: codecs.CodecInfo, config: CorpusConfig) -> Iterator[bytes]:
     """Convert blocks from another encoding to UTF-8; invalid bytes become NUL, which separates tokens."""
     assert codec.incrementaldecoder is not None  # true for all text encodings of Python
     decoder = codec.incrementaldecoder("strict" if config.errors == "strict" else SEPARATOR)
@@ -253,17 +241,13 @@ def _transcode(
         place.move(text)
         return text.encode("utf-8", "surrogatepass")
 
-    cost = 0
     for block in blocks:
-        data = decode(block.data)
-        cost += block.cost
-        if data:
-            yield TextBlock(data, cost)
-            cost = 0
+        if data := decode(block):
+            yield data
 
     # Only the last call may be final: an earlier one would treat half a character at the end of a block as an error.
     if data := decode(b"", final=True):
-        yield TextBlock(data, cost)
+        yield data
 
 
 def _encoding_error(name: str, place: TextPlace, encoding: str, byte: int | None) -> CorpusError:
@@ -301,7 +285,7 @@ class TextPlace:
         self._after_return = text.endswith(back)
 
 
-def _pack(parts: Iterator[bytes]) -> Iterator[TextBlock]:
+def _pack(parts: Iterator[bytes], stream: Stream) -> Iterator[bytes]:
     """Join parts to blocks of at least BLOCK_BYTES, because a block for each short text would take twice the time."""
     pending: list[bytes] = []
     size = 0
@@ -309,13 +293,14 @@ def _pack(parts: Iterator[bytes]) -> Iterator[TextBlock]:
     for part in parts:
         pending.append(part)
         size += len(part)
+        stream.read_bytes += len(part)
         if size >= BLOCK_BYTES:
-            yield TextBlock(b"".join(pending), size)
+            yield b"".join(pending)
             pending = []
             size = 0
 
     if size:
-        yield TextBlock(b"".join(pending), size)
+        yield b"".join(pending)
 
 
 def _pack_texts(items: Iterable[Any]) -> Iterator[bytes]:
@@ -351,7 +336,6 @@ class TextPiece:
     stream: Stream  # for error messages
     place: TextPlace  # line and column of the first byte
     items_before: int  # number of texts before the piece, in a stream from memory
-    cost: int  # bytes of the source, for progress bars
     is_continued: bool = False  # whether the previous piece was cut inside a line
     is_last: bool = False  # whether the stream ends here
 
@@ -363,8 +347,8 @@ def cut_stream(stream: Stream, piece_bytes: int) -> Iterator[TextPiece]:
     items = 0
     is_continued = False
 
-    for data, cost in _gather(stream, mark, piece_bytes):
-        yield TextPiece(data, stream, replace(place), items, cost, is_continued)
+    for data in _gather(stream, mark, piece_bytes):
+        yield TextPiece(data, stream, replace(place), items, is_continued)
 
         is_continued = not data.endswith(mark)
         if stream.has_marks:
@@ -372,19 +356,17 @@ def cut_stream(stream: Stream, piece_bytes: int) -> Iterator[TextPiece]:
         else:
             place.move(data)
 
-    yield TextPiece(b"", stream, place, items, 0, is_continued, is_last=True)
+    yield TextPiece(b"", stream, place, items, is_continued, is_last=True)
 
 
-def _gather(stream: Stream, mark: bytes, piece_bytes: int) -> Iterator[tuple[bytes, int]]:
-    """Yield the bytes and the cost of each piece, from blocks of any size."""
+def _gather(stream: Stream, mark: bytes, piece_bytes: int) -> Iterator[bytes]:
+    """Yield the bytes of each piece, from blocks of any size."""
     pending = [b""]
     size = 0
-    cost = 0
 
     for block in stream.blocks():
-        pending.append(block.data)
-        size += len(block.data)
-        cost += block.cost
+        pending.append(block)
+        size += len(block)
         if size < piece_bytes + _MAX_CONTINUATION_BYTES:
             continue
 
@@ -392,15 +374,14 @@ def _gather(stream: Stream, mark: bytes, piece_bytes: int) -> Iterator[tuple[byt
         start = 0
         while len(data) - start >= piece_bytes + _MAX_CONTINUATION_BYTES:
             stop = _find_cut(data, start, start + piece_bytes, mark)
-            yield data[start:stop], cost
+            yield data[start:stop]
             start = stop
-            cost = 0
 
         pending = [data[start:]]
         size = len(data) - start
 
     if size:
-        yield b"".join(pending), cost
+        yield b"".join(pending)
 
 
 def _find_cut(data: bytes, start: int, stop: int, mark: bytes) -> int:

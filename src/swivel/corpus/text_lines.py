@@ -11,6 +11,7 @@ from swivel.corpus.sources import TextFile
 from swivel.corpus.streams import SEPARATOR, Stream, TextPiece, TextPlace, describe_bad_byte, open_streams
 from swivel.errors import CountsError
 from swivel.runtime.estimates import check_memory
+from swivel.runtime.progress import Task
 from swivel.runtime.resources import format_bytes
 
 MAX_LINE_BYTES = 1 << 24  # A longer line is none of a table.
@@ -24,7 +25,6 @@ class LineBlock:
     name: str
     first: int
     data: bytes
-    cost: int
 
     def place(self, index: int) -> str:
         """Return the file and number of a line, for error messages."""
@@ -36,7 +36,7 @@ class LineBlock:
 
     def without_lines(self, count: int) -> LineBlock:
         """Return the block without its first lines."""
-        return LineBlock(self.name, self.first + count, self.data.split(b"\n", count)[count], self.cost)
+        return LineBlock(self.name, self.first + count, self.data.split(b"\n", count)[count])
 
     def decode(self, text: bytes, index: int) -> str:
         """Return a text of the line at an index as a string."""
@@ -47,15 +47,20 @@ class LineBlock:
             raise CountsError(f"{self.place(index)}: not valid UTF-8 ({wrong}); convert the file first") from None
 
 
-def read_table_lines(file: Path) -> Iterator[LineBlock]:
-    """Yield the lines of a table in a text file in blocks of about a megabyte, without a byte order mark."""
+def read_table_lines(file: Path, task: Task | None = None) -> Iterator[LineBlock]:
+    """Yield the lines of a table in a text file in blocks of about a megabyte, and report its bytes as progress."""
 
     def refuse_long_line(place: str, size: int) -> None:
         if size > MAX_LINE_BYTES:
             raise CountsError(f"{place}: longer than {MAX_LINE_BYTES:,} bytes; is this a text file?")
 
     for stream in open_streams(file, CorpusConfig()):
-        yield from _read_blocks(stream, refuse_long_line)
+        reported = 0
+        for block in _read_blocks(stream, refuse_long_line):
+            yield block
+            if task is not None:
+                task.advance(stream.read_bytes - reported)
+                reported = stream.read_bytes
 
 
 def read_lines(path: str | TextFile, config: CorpusConfig | None = None) -> Iterator[str]:
@@ -69,13 +74,13 @@ def read_lines(path: str | TextFile, config: CorpusConfig | None = None) -> Iter
             try:
                 text = block.data.decode("utf-8", "strict" if config.errors == "strict" else SEPARATOR)
             except UnicodeDecodeError as error:
-                piece = TextPiece(block.data, stream, TextPlace(block.first), items_before=0, cost=0)
+                piece = TextPiece(block.data, stream, TextPlace(block.first), items_before=0)
                 raise describe_bad_byte(piece, error.start) from error
             yield from text.split("\n")[:-1]
 
 
 def _refuse_line_beyond_memory(place: str, size: int) -> None:
-    if size > MAX_LINE_BYTES:  # Below, a few more copies matter to nobody.
+    if size > MAX_LINE_BYTES:  # Asking for the free memory takes longer than reading a short line.
         check_memory(f"{place}: a line of {format_bytes(size)} or more", _MEMORY_PER_BYTE * size)
 
 
@@ -84,26 +89,23 @@ def _read_blocks(stream: Stream, refuse_line: Callable[[str, int], None]) -> Ite
     begun: list[bytes] = []  # the parts of a line that continues in the next block
     after_return = False
     first = 1
-    cost = 0
 
     for block in stream.blocks():
         # A line feed at the start may belong to a carriage return at the end of the block before.
-        data = block.data[1:] if after_return and block.data.startswith(b"\n") else block.data
-        after_return = block.data.endswith(b"\r")
+        data = block[1:] if after_return and block.startswith(b"\n") else block
+        after_return = block.endswith(b"\r")
         if b"\r" in data:
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
-        cost += block.cost
         whole, feed, rest = data.rpartition(b"\n")
         if feed:
-            lines = LineBlock(stream.name, first, b"".join([*begun, whole, feed]), cost)
+            lines = LineBlock(stream.name, first, b"".join([*begun, whole, feed]))
             yield lines
             first += lines.data.count(b"\n")
             begun = []
-            cost = 0
 
         begun.append(rest)
         refuse_line(f"{stream.name}, line {first:,}", sum(map(len, begun)))
 
     if any(begun):
-        yield LineBlock(stream.name, first, b"".join([*begun, b"\n"]), cost)
+        yield LineBlock(stream.name, first, b"".join([*begun, b"\n"]))

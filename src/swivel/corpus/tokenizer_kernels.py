@@ -185,6 +185,7 @@ def merge_types(
         if not _is_in_part(hashed, part, parts):
             continue
 
+        # The bytes are written where those of a new type belong; a known type leaves them to be overwritten.
         tail = state[USED]
         for offset in range(stop - start):
             arena[tail + offset] = from_arena[start + offset]
@@ -268,6 +269,7 @@ def decode_point(data: Bytes, at: int) -> tuple[Any, int]:
 @_inline
 def end_unit(state: Ints, out: Ids) -> None:
     """Write a break, unless the last id is a break."""
+    # Only within a call: two calls may write two breaks in a row, which `map_ids` writes once.
     size = state[OUT]
     if size == 0 or out[size - 1] != BREAK:
         out[size] = BREAK
@@ -291,6 +293,7 @@ def end_token(slots: Keys, arena: Bytes, types: Ints, state: Ints, out: Ids) -> 
         _write_token(slots, arena, types, state, out)
         if state[LAST] == c.WORD_STOP:
             end_unit(state, out)
+    # A connector belongs to a token only between two word characters: the one at the end of "rock'" is dropped.
     state[CHARS] = 0
     state[PENDING] = 0
 
@@ -326,6 +329,7 @@ def _put_point(point: int, slots: Keys, arena: Bytes, types: Ints, state: Ints, 
         point >>= 6
     arena[at] = point if size == 1 else ((0xF00 >> size) & 0xFF) | point
 
+    # The hash is that of `hash_bytes`, byte by byte as the token grows, so that its end needs no second look at it.
     for offset in range(size):
         state[HASH] = (state[HASH] ^ np.int64(arena[at + offset])) * HASH_FACTOR
 
@@ -482,6 +486,7 @@ def scan_text(
     Returns the position after the last character. Invalid UTF-8 separates tokens, or, in strict mode, ends the scan
     with its position in state[BAD].
     """
+    # Space for the largest step is left, so that no step needs a test; the hash table stays at most half full.
     max_types = min(types.shape[0] - 1, slots.size // 2) - STEP_TYPES
     max_used = arena.size - STEP_BYTES
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -158,32 +158,34 @@ class Vocabulary(Sequence[str]):
         count = text.count("\n")
         looks_valid = text.endswith("\n") and text.count("\t") == count
         if looks_valid and len(text) >= _LONG_TEXT:
-            return _StoredVocabulary(text, count)
+            return LazyVocabulary(lambda: text.split("\n")[:-1], count)
         return Vocabulary.from_lines(text.split("\n")[:-1])
 
 
-class _StoredVocabulary(Vocabulary):
-    """A vocabulary that is parsed on first use, so that opening a million tokens takes milliseconds."""
+class LazyVocabulary(Vocabulary):
+    """A vocabulary that is made from its lines on first use: opening a million tokens takes milliseconds."""
 
-    def __init__(self, text: str, count: int) -> None:
-        self._text = text
-        self._length = count
+    def __init__(self, lines: Callable[[], Iterable[str]], length: int) -> None:
+        self.to_lines = lambda: iter(lines())  # type: ignore[method-assign]
+        self._length = length
 
     def __len__(self) -> int:
         return self._length
 
     @cached_property
     def _parsed(self) -> Vocabulary:
-        parsed = Vocabulary.from_lines(self._text.split("\n")[:-1])
-        self._text = ""  # free the memory
+        parsed = Vocabulary.from_lines(self.to_lines())
+        self.to_lines = parsed.to_lines  # type: ignore[method-assign]  # frees what the lines were made from
         return parsed
 
     @cached_property
     def tokens(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Tokens, in order of their ids."""
         return self._parsed.tokens
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:  # type: ignore[override]
+        """Count of each token."""
         return self._parsed.counts
 
 

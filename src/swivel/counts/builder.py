@@ -118,6 +118,8 @@ def building_bytes(cells: int, memory_bytes: int) -> tuple[int, int]:
 class MatrixBuilder:
     """Collects counts and makes a matrix, in the folder `path` or in memory if it is None. Use it as a context manager.
 
+    Sorted pieces are appended to `runs` instead, in runs that hold every shard once, in order.
+
     >>> spec = MatrixSpec(rows=Vocabulary(["a", "b"]), columns=Vocabulary(["x", "y", "z"]))
     >>> with MatrixBuilder(None, spec, memory_bytes=1 << 20) as builder:
     ...     builder.add([0, 1, 0], [2, 0, 2], [5, 1, 2])
@@ -163,7 +165,7 @@ class MatrixBuilder:
             self._folder: FolderWriter | None = None
             if self.path is not None:
                 self._folder = stack.enter_context(create_folder(self.path, STAGE, overwrite=self.overwrite))
-            self._runs = self._create_runs(stack)
+            self.runs = self._create_runs(stack)
             self._stack = stack.pop_all()
 
         return self
@@ -268,7 +270,7 @@ class MatrixBuilder:
         if self.layout.shards << int(bits) >= 1 << 64:  # the last edge does not fit
             ends[-1] = keys.size
 
-        with self.begin_run() as run:
+        with self.runs.run() as run:
             for first, last in shard_ranges(ends[None], self._piece_cells):
                 cells = slice(ends[first], ends[last])
                 if units is None:
@@ -292,17 +294,13 @@ class MatrixBuilder:
         lengths = np.bincount(shards - first, minlength=last - first).astype(np.int64)
         return make_piece(lengths, positions, units)
 
-    def begin_run(self) -> contextlib.AbstractContextManager[RunFiles]:
-        """Start a run of sorted pieces, which must hold every shard once, in order (see `RunFiles.append`)."""
-        return self._runs.run()
-
     def finish(
         self, *, config: Any = None, inputs: Mapping[str, str] | None = None, facts: Mapping[str, Any] | None = None
     ) -> Matrix:
         """Merge the runs and return the matrix, opened from its folder if it has one; `facts` are for its manifest."""
         self._spill()
-        self._runs.close()
-        if self._runs.cells == 0:
+        self.runs.close()
+        if self.runs.cells == 0:
             raise CountsError("there are no counts: every cell is 0")
         if self._balance:
             raise CountsError(
@@ -310,10 +308,10 @@ class MatrixBuilder:
                 "(or import it with sides='same')"
             )
 
-        final = self._runs
-        if self._runs.runs > 1:
+        final = self.runs
+        if self.runs.runs > 1:
             final = self._create_runs(self._stack)
-            merge_runs(self._runs.open(), final, memory_bytes=self.memory_bytes, threads=self.threads)
+            merge_runs(self.runs.open(), final, memory_bytes=self.memory_bytes, threads=self.threads)
             final.close()
 
         if self._folder is None or final.folder is None:

@@ -41,11 +41,6 @@ class CellArrays(NamedTuple):
     large_cells: Ints  # indexes of the saturated cells, ascending
     large_counts: Ints  # exact units of these
 
-    @property
-    def lengths(self) -> Ints:
-        """Number of cells of each shard of the first run."""
-        return np.asarray(np.diff(self.offsets[0]))
-
     def units(self, first: int, last: int) -> Ints:
         """Return the exact units of the cells `first` to `last - 1`."""
         units = self.counts[first:last].astype(np.int64)
@@ -93,6 +88,7 @@ class RunFiles:
     @contextlib.contextmanager
     def run(self) -> Iterator[RunFiles]:
         """Start a run; pieces passed to `append` must hold every shard once, in order."""
+        # One more offset than shards: the end of a run is not the start of the next one in the table.
         self._files["offsets.npy"].append(np.array([self.cells]))
         self._next_shard = self.shards.start
         yield self
@@ -196,6 +192,7 @@ def shard_ranges(offsets: Ints, max_cells: int) -> Iterator[tuple[int, int]]:
     for run in offsets:  # one at a time: the table is memory-mapped and may be large
         ends += run - run[0]
 
+    # Whole shards, because a shard is merged or written by one thread at a time.
     first = 0
     shards = len(ends) - 1
 

@@ -212,7 +212,7 @@ class _RayCounter:
         )
 
         with builder:
-            with builder.begin_run() as run:
+            with builder.runs.run() as run:
                 for folder in folders:
                     run.append(open_cells(folder))
                     remove_tree(folder)

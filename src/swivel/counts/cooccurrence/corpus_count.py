@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,19 +107,17 @@ def build_matrix(
         path, spec, memory_bytes=options.memory_bytes, threads=counter.threads, overwrite=options.overwrite
     )
     with builder:
-        _count_chunks(counter, builder.begin_run, task)
+        _count_chunks(counter, builder.runs, task)
         counter.release()  # merging the runs needs the memory
         release_freed_memory()
         return builder.finish(**record)
 
 
-def _count_chunks(
-    counter: ChunkCounter | DeviceCounter, begin_run: Callable[[], AbstractContextManager[RunFiles]], task: Task
-) -> None:
+def _count_chunks(counter: ChunkCounter | DeviceCounter, runs: RunFiles, task: Task) -> None:
     for first, last in counter.chunks():
-        with begin_run() as run:
+        with runs.run():
             for piece, tokens in counter.count_chunk(first, last):
-                run.append(piece)
+                runs.append(piece)
                 task.advance(tokens)
 
 
@@ -141,7 +138,7 @@ def count_part(
     survey = survey_corpus(ids, layout.rows, config, threads=1)
     plan = make_plan(layout, config, survey, threads=1, memory=memory_bytes)
     with track(SILENT, "counting", survey.tokens, "tokens") as task:
-        _count_chunks(ChunkCounter(ids, layout, config, plan), runs.run, task)
+        _count_chunks(ChunkCounter(ids, layout, config, plan), runs, task)
 
 
 def choose_device(device: str, places: int) -> str:
@@ -196,7 +193,12 @@ def prepare_device(config: CountConfig) -> Callable[[], None]:
 
     def check() -> None:
         if config in _WAKING_ERRORS and config.device == "cuda":
-            raise _WAKING_ERRORS[config]
+            # It is forgotten, because an error holds what was on the stack when it was raised.
+            with _WAKING_LOCK:
+                _WAKING.pop(config, None)
+                error = _WAKING_ERRORS.pop(config, None)
+            if error is not None:
+                raise error
 
     return check
 

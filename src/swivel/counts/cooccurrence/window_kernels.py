@@ -77,6 +77,7 @@ def _nonzero_lanes(typing_context: Any, array: Any, first: Any) -> Any:
 @_jit
 def tally_range(ids, slots, tallies):  # type: ignore[no-untyped-def]
     """Add the number of occurrences of every slot to `tallies` and return the number of unit breaks."""
+    # Breaks are counted on the way, because they say how long the padded corpus will be.
     breaks = 0
     for position in range(ids.size):
         word = ids[position]
@@ -91,6 +92,7 @@ def tally_range(ids, slots, tallies):  # type: ignore[no-untyped-def]
 @_jit
 def start_ranges(tallies, starts):  # type: ignore[no-untyped-def]
     """Replace tallies [range, slot] by their first index in `positions`; write the starts of the slots to `starts`."""
+    # Slot by slot, and within a slot range by range: the places of a word are then ascending over all ranges.
     index = 0
     for slot in range(tallies.shape[1]):
         starts[slot] = index
@@ -116,6 +118,7 @@ def index_range(ids, slots, padding_slot, reach, padded, place, nexts, positions
             nexts[slot] += 1
             place += 1
         elif word == GAP:
+            # Like padding: it takes a place in the window, and what is counted for it is never read.
             padded[place] = padding_slot
             place += 1
         else:  # the end of a unit: as much padding as the window reaches
@@ -206,6 +209,7 @@ def _add_occurrences(acc, touched, index, first, last, window, weights):  # type
 @_jit
 def _clear(acc, space, first, last):  # type: ignore[no-untyped-def]
     """Reset the accumulators from `first` to `last - 1` to 0."""
+    # Only groups that were touched: they are few, and clearing all accumulators would take longer than counting a row.
     for line in range(first // LINE, last // LINE):
         # Each byte of `touched` is one group: its lowest set bit, divided by 8, is the first group that is not zero.
         touched = space.lines[line]

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from swivel.config import CountConfig
-from swivel.corpus.vocabulary import Vocabulary
+from swivel.corpus.vocabulary import LazyVocabulary, Vocabulary
 from swivel.counts.block_layout import Ints
 
 _MAX_REACH = 1 << 40  # None, but distances stay integers of 64 bits. Texts are shorter, and what uses them cuts them.
@@ -100,29 +98,11 @@ def column_vocabulary(vocabulary: Vocabulary, config: CountConfig) -> Vocabulary
     ('left:the', 'right:the')
     """
     names = part_names(config)
-    return _PartVocabulary(vocabulary, names) if names else None
+    if not names:
+        return None
 
+    # The labels of several columns per word take 300 bytes per word, so they are made when they are used.
+    def lines() -> Iterator[str]:
+        return (f"{name}:{line}" for line in vocabulary.to_lines() for name in names)
 
-class _PartVocabulary(Vocabulary):
-    """Labels of several columns per word, which are made when they are used: four per word take 300 bytes."""
-
-    def __init__(self, words: Vocabulary, names: tuple[str, ...]) -> None:
-        self._words = words
-        self._names = names
-
-    def __len__(self) -> int:
-        return len(self._words) * len(self._names)
-
-    @cached_property
-    def tokens(self) -> tuple[str, ...]:  # type: ignore[override]
-        return tuple(f"{name}:{token}" for token in self._words.tokens for name in self._names)
-
-    @cached_property
-    def counts(self) -> NDArray[np.int64]:  # type: ignore[override]
-        return np.repeat(self._words.counts, len(self._names))
-
-    def to_lines(self) -> Iterator[str]:
-        """Yield one line per column, without keeping the labels."""
-        for line in self._words.to_lines():
-            for name in self._names:
-                yield f"{name}:{line}"
+    return LazyVocabulary(lines, len(vocabulary) * len(names))

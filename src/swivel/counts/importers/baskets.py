@@ -37,7 +37,7 @@ def read_basket_file(file: Path, context: ImportContext) -> Iterator[Baskets]:
     mark = context.config.comment.encode() if context.config.comment else None
     is_header = context.config.header
 
-    for block in read_table_lines(file):
+    for block in read_table_lines(file, context.task):
         separator = separator or next((each for each in (b"\t", b",", b";") if each in block.data), b" ")
         baskets: list[list[bytes]] = []
 
@@ -51,7 +51,6 @@ def read_basket_file(file: Path, context: ImportContext) -> Iterator[Baskets]:
             is_header = False
 
         yield _number_baskets(baskets, context, block.place)
-        context.task.advance(block.cost)
 
 
 def read_basket_lists(baskets: Iterable[Any], context: ImportContext) -> Iterator[Baskets]:

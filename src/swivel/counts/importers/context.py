@@ -139,17 +139,12 @@ def label_positions(size: int, labels: Sequence[str] | None, counts: int, name: 
     if len(labels) != size:
         raise CountsError(f"{name}: {size:,} {side}, but {len(labels):,} labels for them")
 
-    distinct: set[str] = set()
-    for number, label in enumerate(labels, 1):
-        try:
-            _check_label(label)
-        except CountsError as error:
-            raise CountsError(f"{name}: {side}: label {number:,}: {error}") from None
-        if label in distinct:
-            raise CountsError(f"{name}: {side}: label {number:,}: {label!r} occurs twice")
-        distinct.add(label)
-
-    return list(labels)
+    table = LabelTable(memory_bytes=1 << 62)  # They are in memory already.
+    ids = table.look_up(labels, lambda index: f"{name}: {side}: label {index + 1:,}")
+    if len(table) < size:
+        place = int(np.argmax(ids != np.arange(size)))
+        raise CountsError(f"{name}: {side}: label {place + 1:,}: {labels[place]!r} occurs twice")
+    return table.labels()
 
 
 @dataclass(slots=True)

@@ -97,7 +97,7 @@ def read_triples(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
 def _read_batches(file: Path, config: ImportConfig, context: ImportContext) -> Iterator[FieldBatch]:
     """Yield the fields of a file in batches, without blank lines and comments."""
     # Every line must have as many fields as the first one.
-    blocks = read_table_lines(file)
+    blocks = read_table_lines(file, context.task)
     separator = b""
     width = 0
 
@@ -116,7 +116,6 @@ def _read_batches(file: Path, config: ImportConfig, context: ImportContext) -> I
             yield from _read_quoted(lines, blocks, config, context, width)
             return
 
-        context.task.advance(lines.cost)
         yield split_fields(lines, separator, width, comment=config.comment)
 
 
@@ -185,7 +184,6 @@ def _read_quoted(
 
     def decode_lines() -> Iterator[str]:
         for block in itertools.chain([first], blocks):
-            context.task.advance(block.cost)
             for index, line in enumerate(block.lines()):
                 yield block.decode(line, index) + "\n"
 

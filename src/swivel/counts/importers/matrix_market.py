@@ -19,7 +19,7 @@ _HEADER = "%%MatrixMarket matrix coordinate"
 
 def read_market(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
     """Yield the cells of a Matrix Market file: real, integer or pattern; general or symmetric."""
-    blocks = read_table_lines(file)
+    blocks = read_table_lines(file, context.task)
     kind, symmetry, size, rest = _read_header(file, blocks)
     rows, columns, announced_entries = size
 
@@ -39,7 +39,6 @@ def read_market(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
         counts = None if width == 2 else parse_numbers(batch.column(2), batch.place, "count")
         yield ImportChunk(_read_ids(batch, 0, rows), _read_ids(batch, 1, columns), counts, batch.place)
         entries += len(batch.numbers)
-        context.task.advance(block.cost)
 
     if entries != announced_entries:
         raise CountsError(f"{file}: the header announces {announced_entries:,} entries, but there are {entries:,}")

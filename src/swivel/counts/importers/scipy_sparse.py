@@ -11,7 +11,6 @@ import errno
 import zipfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -84,24 +83,20 @@ def _check_range(ids: Ints, size: int, kind: str, place: Place) -> None:
     refuse_ids((ids < 0) | (ids >= size), ids, place, kind, f"in a matrix of {size:,} {kind}s")
 
 
-@dataclass(frozen=True, slots=True)
 class _NpzMember:
-    """A one-dimensional array in an .npz file, read in pieces."""
+    """An array in an .npz file, read in pieces."""
 
-    file: IO[bytes]
-    header: ArrayHeader
-
-    @property
-    def size(self) -> int:
-        return self.header.size
+    def __init__(self, file: IO[bytes], header: ArrayHeader) -> None:
+        self._file = file
+        self._dtype = header.dtype
+        self.size = header.size
 
     def take(self, count: int) -> NDArray[Any]:
         """Return the next `count` values; raise ValueError if the array is shorter."""
-        size = count * self.header.dtype.itemsize
-        data = self.file.read(size)
-        if len(data) != size:
-            raise ValueError(f"array ends after {len(data)} of {size} bytes")
-        return np.frombuffer(data, self.header.dtype)
+        data = self._file.read(count * self._dtype.itemsize)
+        if len(data) != count * self._dtype.itemsize:
+            raise ValueError(f"array ends after {len(data)} of {count * self._dtype.itemsize} bytes")
+        return np.frombuffer(data, self._dtype)
 
     def take_ids(self, count: int) -> Ints:
         """Return the next `count` values as int64."""

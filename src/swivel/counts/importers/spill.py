@@ -117,6 +117,7 @@ class CellSpill:
     """Files of rows, columns and counts."""
 
     def __init__(self, folder: Path | None) -> None:
+        # Counts stay float64 until the last one is known, because only then their unit is; ids have half of the bytes.
         self.files = open_spill(folder, rows=np.uint32, columns=np.uint32, counts=np.float64)
         self._finder = UnitFinder()
         self.unit = 1

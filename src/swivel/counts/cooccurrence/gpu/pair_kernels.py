@@ -18,6 +18,8 @@ WARPS = 4
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _is_wanted(linked, row, column, shard, weight, shards, SYMMETRIC: tl.constexpr):  # type: ignore[no-untyped-def]
     """Return which pairs are in the window and in the range of shards; `shard` is relative to its first shard."""
+    # A weight of -1 is a distance that this side of the window does not reach. Of a symmetric matrix, only the cells in
+    # and above the diagonal blocks are stored.
     wanted = linked & (shard >= 0) & (shard < shards) & (weight >= 0)
     if SYMMETRIC:
         wanted = wanted & ((row >> 16) <= (column >> 16))
@@ -26,6 +28,7 @@ def _is_wanted(linked, row, column, shard, weight, shards, SYMMETRIC: tl.constex
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _make_keys(row, column, shard, weight, local_bits, WEIGHT_BITS: tl.constexpr):  # type: ignore[no-untyped-def]
+    # The order of the bits is that in which cells are stored, so that sorting the keys sorts the cells.
     position = ((row & 0xFFFF).to(tl.int64) << local_bits) | (column & 0xFFFF).to(tl.int64)
     return (((shard.to(tl.int64) << (2 * local_bits)) | position) << WEIGHT_BITS) | weight.to(tl.int64)
 
