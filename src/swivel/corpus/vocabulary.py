@@ -27,6 +27,7 @@ _UNESCAPES = {escape: char for char, escape in _ESCAPES.items()}
 _ESCAPED = re.compile(r"\\.?", re.DOTALL)
 _MAX_COUNT = (1 << 63) - 1
 _MAX_COUNT_DIGITS = 19
+MAX_LIST_BYTES = 1 << 29  # of a list of words in a file
 _LONG_TEXT = 1 << 16  # characters; splitting a shorter text takes at most 5 ms
 
 
@@ -278,8 +279,11 @@ def choose_vocabulary(
 def read_tokens(file: Path) -> tuple[str, ...]:
     """Return the tokens of a vocabulary file: the first tab-separated field of each line, escaped as in `rows.txt`."""
     try:
-        with clear_errors(file, ConfigError):
-            lines = file.read_text(encoding="utf-8-sig").split("\n")
+        with clear_errors(file, ConfigError), file.open("rb") as opened:
+            data = opened.read(MAX_LIST_BYTES + 1)  # It may be a pipe, or a device without an end.
+        if len(data) > MAX_LIST_BYTES:
+            raise ConfigError(f"{file}: more than {MAX_LIST_BYTES:,} bytes, too many for a list of words")
+        lines = data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n").split("\n")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file}: not valid UTF-8") from error
 

@@ -14,6 +14,7 @@ from swivel.runtime.child_process import ChildCall, ChildProcess, ProcessEnded
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT, Stopwatch
 from swivel.runtime.resources import is_leading
+from swivel.storage.overlap import refuse_foreign
 
 if TYPE_CHECKING:
     from swivel.counts import Matrix
@@ -38,6 +39,8 @@ class ReportJob:
         self._draft: Future[ReportDraft] | None = None
 
     def __enter__(self) -> ReportJob:
+        if self.is_wanted and self.out is not None and not self.options.overwrite:
+            refuse_foreign(self.out, "report")
         return self
 
     def __exit__(self, *_: object) -> None:

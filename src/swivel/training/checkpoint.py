@@ -30,6 +30,7 @@ from swivel.storage import (
     unseal,
     write_file,
 )
+from swivel.storage.manifest import read_record
 from swivel.training.objective import Loss
 
 STAGE = "checkpoint"
@@ -186,7 +187,7 @@ class CheckpointStore:
         file = self.folder / PLAN
         with clear_errors(file):
             try:
-                data = file.read_bytes()
+                data = read_record(file)
             except FileNotFoundError:
                 return None
 
