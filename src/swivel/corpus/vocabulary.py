@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -280,7 +281,9 @@ def read_tokens(file: Path) -> tuple[str, ...]:
     """Return the tokens of a vocabulary file: the first tab-separated field of each line, escaped as in `rows.txt`."""
     try:
         with clear_errors(file, ConfigError), file.open("rb") as opened:
-            data = opened.read(MAX_LIST_BYTES + 1)  # It may be a pipe, or a device without an end.
+            # It may be a pipe, or a device without an end.
+            chunks = iter(lambda: opened.read(1 << 20), b"")
+            data = b"".join(islice(chunks, (MAX_LIST_BYTES >> 20) + 1))
         if len(data) > MAX_LIST_BYTES:
             raise ConfigError(f"{file}: more than {MAX_LIST_BYTES:,} bytes, too many for a list of words")
         lines = data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n").split("\n")

@@ -109,7 +109,7 @@ def read_record(file: Path) -> bytes:
             raise StorageError(f"{file}: not a regular file")
         if status.st_size > MAX_RECORD_BYTES:
             raise StorageError(f"{file}: {status.st_size:,} bytes, which no file of this name has; it is damaged")
-        return opened.read(MAX_RECORD_BYTES)
+        return opened.read(status.st_size)
 
 
 def open_array(path: Path) -> NDArray[Any]:
