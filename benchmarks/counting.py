@@ -19,7 +19,7 @@ import numpy as np
 import swivel
 from common import PrivateMemory, keep, make_parser, parse_arguments, plain_corpus, work_folder, write_corpus
 from swivel.config import CorpusConfig, VocabularyConfig
-from swivel.corpus import encode_corpus
+from swivel.corpus.encoded_corpus import encode_corpus
 from swivel.corpus.vocabulary import choose_tokens
 from swivel.runtime.options import RunOptions
 from swivel.storage import files, read_manifest, remove_tree, scratch_folder

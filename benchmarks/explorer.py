@@ -29,12 +29,12 @@ from common import keep, make_parser, parse_arguments, work_folder
 from swivel import explorer
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.explorer.app import Exploration
-from swivel.explorer.assets import page_files
 from swivel.explorer.maps import Map, MapMaker, compute_in_process
 from swivel.explorer.models import open_set
-from swivel.explorer.projection import Floats, Show
 from swivel.explorer.server import serve, warm
 from swivel.vectors import Vectors, VectorTable
+from swivel.vectors.projection import Show
+from swivel.vectors.search import Floats
 
 MEASURES = ("swivel.explorer", "swivel.vectors.vectors", "swivel.vectors.search")
 
@@ -134,7 +134,7 @@ def measure(arguments: argparse.Namespace, started: dict[str, Any]) -> dict[str,
             "cpu_ms": round(spent, 1),
         }
         print(f"{name:>12}  {result[name]}")
-    result["page_bytes"] = sum(map(len, page_files().values()))
+    result["page_bytes"] = sum(file.stat().st_size for file in (Path(explorer.__file__).parent / "page").iterdir())
     result["page_usable_seconds"] = None if arguments.without_browser else time_page(port, tokens)
     result["crowd"] = crowd(port, tokens, arguments.clients, arguments.seconds)
     print(result["page_bytes"], "bytes;", result["page_usable_seconds"], "s;", result["crowd"])

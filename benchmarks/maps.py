@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 import swivel
 from common import cpu_seconds, keep, make_parser, parse_arguments
-from swivel.explorer.projection import Floats, compute_umap, reduce_vectors
+from swivel.vectors.projection import compute_umap, reduce_vectors
+from swivel.vectors.search import Floats
 
-MEASURES = ("swivel.explorer.projection", "swivel.explorer.umap_kernels")
+MEASURES = ("swivel.vectors.projection", "swivel.vectors.umap_kernels")
 NEIGHBORS = 15
 QUERIES = 500  # points of which all distances are in memory at a time
 

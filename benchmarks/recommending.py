@@ -16,11 +16,10 @@ import scipy.sparse
 import torch
 
 from common import cpu_seconds, keep, make_parser, parse_arguments
-from swivel.vectors.column_ranking import ColumnRanking
+from swivel.vectors.column_ranking import BATCH_ROWS, ColumnRanking
 from swivel.vectors.search import Floats
-from swivel.vectors.top_columns import BATCH_ROWS
 
-MEASURES = ("swivel.vectors.column_ranking", "swivel.vectors.top_columns")
+MEASURES = ("swivel.vectors.column_ranking",)
 ROWS = 1_000_000  # to which results are extrapolated
 
 

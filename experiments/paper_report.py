@@ -20,7 +20,7 @@ from swivel.evaluation import (
     MIN_KNOWN,
     AnalogyResult,
     AnalogySet,
-    Comparison,
+    Difference,
     Report,
     SimilaritySet,
     compare_reports,
@@ -116,7 +116,7 @@ class Results:
     machine: Mapping[str, Any]
 
     @cached_property
-    def comparisons(self) -> dict[str, dict[str, Comparison]]:
+    def comparisons(self) -> dict[str, dict[str, Difference]]:
         """The first method compared with each other one, by method and set."""
         first, *others = self.methods
         return {

@@ -11,8 +11,9 @@ from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.explorer.app import Exploration
 from swivel.explorer.maps import MapMaker
 from swivel.explorer.models import VectorSet
-from swivel.explorer.projection import Floats, Show
 from swivel.vectors import Vectors, VectorTable
+from swivel.vectors.projection import Show
+from swivel.vectors.search import Floats
 
 HTML = "<img src=x onerror=alert(1)>"
 PLANTED = {"man": (0, 1, 0), "king": (1, 1, 0), "woman": (0, 0, 1), "queen": (1, 0, 1)}

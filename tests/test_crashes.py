@@ -141,7 +141,7 @@ def parse(*arguments: str) -> click.Context:
         (["count", "t", "-o", "{}"], None, STARTS_OVER),
         (["count", "t", "-o{}"], "manifest.json", RESUMES),
         (["count", "t", "--output={}", "--overwrite"], "manifest.json", STARTS_OVER),
-        (["train", "m", "--output", "{}"], "plan.json", STARTS_OVER),
+        (["train", "m", "--output", "{}"], "lock", STARTS_OVER),
         (["train", "m", "-o", "{}"], "checkpoint-2/manifest.json", RESUMES),
         (["train", "m", "-o", "{}", "--overwrite"], "checkpoint-2/manifest.json", RESUMES),
         (["run", "t", "-o", "{}"], "matrix/rows.txt", STARTS_OVER),

@@ -457,6 +457,7 @@ def make_word_matrix(rows: int, columns_per_row: int) -> Any:
         row_sums=np.ones(rows),
         column_sums=np.ones(columns),
         cell_count=1_000,
+        total=1e6,
         stored=SimpleNamespace(symmetric=layout.symmetric, offsets=np.array([0, 1_000])),
     )
 

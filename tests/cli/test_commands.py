@@ -29,7 +29,7 @@ from swivel.pipeline.train import train
 from swivel.runtime.progress_bars import format_rate
 from swivel.storage import read_manifest
 from swivel.training import executor as workers
-from swivel.training.backends import BackendConfig, create_backend
+from swivel.training.backends import BackendSettings, create_backend
 from swivel.training.checkpoint import CheckpointStore
 from swivel.vectors import Neighbor, Vectors, VectorTable
 
@@ -185,16 +185,16 @@ def test_settings_reach_their_stages(swivel: Run, text: Path, tmp_path: Path) ->
 def test_device_and_its_memory_reach_counting_and_training(
     swivel: Run, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[tuple[str, str | int | None]] = []
+    seen: list[tuple[str, int | None]] = []
 
-    def note(name: str, settings: Any, means: BackendConfig) -> Any:
-        seen.append((means.device, means.memory))
-        return create_backend(name, settings, means)
+    def note(name: str, settings: BackendSettings) -> Any:
+        seen.append((settings.device, settings.memory))
+        return create_backend(name, settings)
 
     monkeypatch.setattr(workers, "create_backend", note)
     flags = ["--device", "cpu", "--device-memory", "1GiB"]
     assert swivel("run", text, "-o", tmp_path / "work", *QUICK, *flags).status == 0
-    assert seen == [("cpu", "1GiB")]
+    assert seen == [("cpu", 1 << 30)]
     for stage in ("matrix", "vectors"):
         for settings in read_manifest(tmp_path / "work" / stage).config.values():
             assert "device_memory" not in settings, "what a job may use changes no result"

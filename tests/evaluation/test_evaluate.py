@@ -383,7 +383,7 @@ def test_the_report_is_shown_as_an_escaped_html_table(tmp_path: Path) -> None:
 
 def test_without_a_source_the_papers_sets_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     men = write(tmp_path / "bruni_men.txt", "man king 9\nman woman 1\n")
-    monkeypatch.setattr("swivel.evaluation.report.fetch_sets", lambda *, progress: (men,))
+    monkeypatch.setattr("swivel.evaluation.scores.fetch_sets", lambda *, progress: (men,))
     assert evaluate(make_vectors(PLANTED, WORDS))["men"].known == 2
 
 

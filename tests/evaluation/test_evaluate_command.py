@@ -126,7 +126,7 @@ def test_without_sets_those_of_the_paper_are_used(
     def fail(*, progress: object) -> None:
         raise EvaluationError("no network")
 
-    monkeypatch.setattr("swivel.evaluation.report.fetch_sets", fail)
+    monkeypatch.setattr("swivel.evaluation.scores.fetch_sets", fail)
     with pytest.raises(EvaluationError, match="no network"):
         show(square)
     show(square, data)

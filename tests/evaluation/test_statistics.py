@@ -14,11 +14,11 @@ from scipy.stats import spearmanr
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import EvaluationError
 from swivel.evaluation import (
-    COMPARISON_HEADER,
+    DIFFERENCE_HEADER,
     AnalogyResult,
     AnalogySet,
     CategoryResult,
-    Comparison,
+    Difference,
     EvaluationConfig,
     Report,
     SimilarityResult,
@@ -28,7 +28,7 @@ from swivel.evaluation import (
     compare_reports,
     summarize_answers,
     summarize_pairs,
-    tabulate_comparisons,
+    tabulate_differences,
 )
 from swivel.evaluation.bootstrap import (
     _resample,
@@ -185,18 +185,18 @@ def test_with_the_rule_skip_questions_known_to_both_are_compared() -> None:
 
 def test_sets_without_known_items_have_no_difference() -> None:
     pairs, asked, kinds = compare_reports(make_report(1, 1.0, known=0), make_report(2, 1.0), draws=10)
-    assert pairs == Comparison("pairs", "similarity", None, None, None, None, None, 0)
-    assert asked == Comparison("asked", "analogies", None, None, None, None, None, 0)
-    assert tabulate_comparisons([kinds]) == [("kinds", "-", "-", "-", "-", "-", "0")]
+    assert pairs == Difference("pairs", "similarity", None, None, None, None, None, 0)
+    assert asked == Difference("asked", "analogies", None, None, None, None, None, 0)
+    assert tabulate_differences([kinds]) == [("kinds", "-", "-", "-", "-", "-", "0")]
 
 
 def test_comparisons_are_converted_to_rows_and_json() -> None:
     first = make_report(1, 1.0)
     second = make_report(2, 6.0)
     comparisons = compare_reports(first, second, draws=200)
-    rows = tabulate_comparisons(comparisons)
+    rows = tabulate_differences(comparisons)
 
-    assert all(len(row) == len(COMPARISON_HEADER) for row in rows)
+    assert all(len(row) == len(DIFFERENCE_HEADER) for row in rows)
     assert rows[0][0] == "pairs" and rows[0][3].startswith("+0.")
 
     plain = json.loads(json.dumps([each.to_dict() for each in comparisons], allow_nan=False))

@@ -14,7 +14,7 @@ from experiments.paper_report import TUNED, MethodResult, Results, choose_rare_w
 from experiments.report import ABOVE, BELOW, BEST, describe_machine, mark_figure, name_processor
 from experiments.stages import Measure
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.evaluation import AnalogySet, Comparison, EvaluationConfig, Report, SimilaritySet
+from swivel.evaluation import AnalogySet, Difference, EvaluationConfig, Report, SimilaritySet
 from swivel.evaluation.results import AnalogyResult, SimilarityResult
 from swivel.reports.html import Cell, write_heading, write_paragraph, write_picture
 from swivel.vectors import Vectors, VectorTable
@@ -39,8 +39,8 @@ def make_method(name: str, *reports: Report, words: int = 3, **costs: Measure) -
     return MethodResult(name, f"about {name}", vectors, reports, costs, {"dim": 2})
 
 
-def compare(low: float, high: float, p: float = 0.5) -> Comparison:
-    return Comparison("x", "similarity", 0.5, 0.4, (low + high) / 2, (low, high), p, 10)
+def compare(low: float, high: float, p: float = 0.5) -> Difference:
+    return Difference("x", "similarity", 0.5, 0.4, (low + high) / 2, (low, high), p, 10)
 
 
 def make_results(*methods: MethodResult, half: str | None = None) -> Results:

@@ -23,19 +23,19 @@ from numpy.typing import NDArray
 from explorer_data import GROUPS, HTML, WORDS, make_vectors, spread
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, MissingExtra, SwivelError
-from swivel.explorer import maps, projection, umap_kernels
+from swivel.explorer import maps
 from swivel.explorer import word_map as word_maps
-from swivel.explorer.maps import Map, MapMaker, cache_folder, compute_in_process
+from swivel.explorer.maps import Map, MapMaker, cache_folder, compute_in_process, find_clusters
 from swivel.explorer.models import View
-from swivel.explorer.projection import Show, find_clusters, fit_to_frame, reduce_vectors, take_plane
 from swivel.explorer.word_map import WordMap, make_map
 from swivel.reports.plots import plot_map
 from swivel.runtime.child_process import SentProgress
-from swivel.vectors import Vectors, VectorTable
-from swivel.vectors.label_placement import place_points, weigh_labels
+from swivel.vectors import Vectors, VectorTable, projection, umap_kernels
+from swivel.vectors.projection import Show, fit_to_frame, reduce_vectors, take_plane, weigh_labels
+from swivel.vectors.search import Floats
 
 
-def ignore(points: projection.Floats) -> None:
+def ignore(points: Floats) -> None:
     """Receive a draft."""
 
 
@@ -90,7 +90,7 @@ def test_a_few_equal_vectors_have_clusters() -> None:
 def test_a_map_is_computed_once_and_cached(tmp_path: Path) -> None:
     calls = []
 
-    def count_and_spread(components: projection.Floats, show: Show) -> projection.Floats:
+    def count_and_spread(components: Floats, show: Show) -> Floats:
         calls.append(len(components))
         return spread(components, show)
 
@@ -141,7 +141,7 @@ def test_a_map_that_cannot_be_cached_is_shown(tmp_path: Path) -> None:
     ("error", "shown"), [(SwivelError("no memory"), "no memory"), (ValueError("odd"), "ValueError: odd")]
 )
 def test_an_error_is_shown_and_the_components_stay_available(error: Exception, shown: str) -> None:
-    def fail(components: projection.Floats, show: Show) -> projection.Floats:
+    def fail(components: Floats, show: Show) -> Floats:
         raise error
 
     made = MapMaker(None, fail).map_of(make_view())
@@ -167,18 +167,18 @@ def test_without_processes_the_map_is_computed_here(monkeypatch: pytest.MonkeyPa
 
 def test_every_epoch_can_be_sent_as_a_draft(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "nice", lambda _: 0)
-    monkeypatch.setattr(projection, "_DRAFT_SECONDS", 0.0)
-    drafts: list[projection.Floats] = []
+    monkeypatch.setattr(maps, "_DRAFT_SECONDS", 0.0)
+    drafts: list[Floats] = []
 
     class Recorder(SentProgress):
         def __init__(self) -> None:
             pass
 
-        def send(self, value: projection.Floats) -> None:
+        def send(self, value: Floats) -> None:
             drafts.append(value.copy())
 
     components = reduce_vectors(make_vectors(columns=False).unit_vectors)
-    points = projection.send_umap(components, progress=Recorder())
+    points = maps.send_umap(components, progress=Recorder())
     assert len(drafts) == projection.SMALL_MAP_EPOCHS
     assert np.array_equal(drafts[-1], points)
 
@@ -204,7 +204,7 @@ def test_the_cache_is_in_the_directory_of_the_platform(
 @pytest.mark.slow
 def test_umap_in_a_process_keeps_groups_together() -> None:
     components = reduce_vectors(make_vectors(columns=False).unit_vectors)
-    drafts: list[projection.Floats] = []
+    drafts: list[Floats] = []
     points = compute_in_process(components, drafts.append)
     assert points.shape == (WORDS, 2)
     distances = np.linalg.norm(points[:, None] - points[None], axis=2)
@@ -401,7 +401,7 @@ def test_an_epoch_without_pushes_is_that_of_a_reference(monkeypatch: pytest.Monk
 
 def test_pushes_move_equal_groups_apart_and_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     components = reduce_vectors(make_vectors(columns=False).unit_vectors)
-    drafts: list[projection.Floats] = []
+    drafts: list[Floats] = []
     points = projection.compute_umap(components, lambda draft: drafts.append(draft.copy()))
     assert len(drafts) == 500
     assert np.abs(drafts[0] - points).max() > 1
@@ -413,7 +413,7 @@ def test_pushes_move_equal_groups_apart_and_threads_change_nothing(monkeypatch: 
 def test_drafts_are_shown_until_the_map_is_final() -> None:
     go_on = threading.Event()
 
-    def compute(components: projection.Floats, show: Show) -> projection.Floats:
+    def compute(components: Floats, show: Show) -> Floats:
         show(take_plane(components))
         go_on.wait(20)
         return spread(components, show)
@@ -433,13 +433,6 @@ def test_drafts_are_shown_until_the_map_is_final() -> None:
 def test_few_or_equal_vectors_have_a_map(values: NDArray[np.float64]) -> None:
     points = projection.compute_umap(projection.reduce_vectors(values.astype(np.float32)))
     assert points.shape == (len(values), 2)
-    assert np.isfinite(points).all()
-
-
-@pytest.mark.parametrize("count", [0, 1, 2])
-def test_small_maps_have_finite_points(count: int) -> None:
-    points = place_points(np.eye(count, 8, dtype=np.float32))
-    assert points.shape == (count, 2)
     assert np.isfinite(points).all()
 
 

@@ -15,9 +15,8 @@ from explorer_data import DIM, GROUPS, HTML, WORDS, build_matrix, make_explorati
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.errors import ConfigError
-from swivel.explorer import is_loopback, queries
-from swivel.explorer.app import Exploration, make_app
-from swivel.explorer.assets import MEDIA_TYPES, page_files
+from swivel.explorer import app, is_loopback, queries
+from swivel.explorer.app import MEDIA_TYPES, Exploration, make_app
 from swivel.explorer.models import VectorSet, open_set
 from swivel.explorer.security import allows_host
 from swivel.explorer.spelling import Speller
@@ -258,7 +257,7 @@ def test_no_path_reaches_the_file_system(client: TestClient, path: str) -> None:
 
 
 def test_the_page_is_complete_small_and_makes_no_other_requests(client: TestClient) -> None:
-    table = page_files()
+    table = {path.name: path.read_bytes() for path in (Path(app.__file__).parent / "page").iterdir()}
 
     assert {"index.html", "style.css", "icon.svg", "main.js", "api.js", "map_view.js"} <= set(table)
     assert sum(map(len, table.values())) < 500_000

@@ -255,7 +255,7 @@ def test_a_connection_with_requests_stays_open_longer_than_an_idle_one() -> None
 
 
 def test_the_docs_list_every_option_and_every_route() -> None:
-    from swivel.explorer.routes import router
+    from swivel.explorer.app import router
 
     page = (Path(__file__).parent.parent.parent / "docs" / "explore.md").read_text(encoding="utf-8")
     command = cli.get_command(click.Context(cli), "explore")

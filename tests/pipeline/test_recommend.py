@@ -19,8 +19,7 @@ from swivel.counts import open_matrix
 from swivel.errors import ConfigError, UnknownToken
 from swivel.estimator import SwivelEmbedding
 from swivel.recommender import Recommender
-from swivel.vectors.column_ranking import ColumnRanking, default_popularity
-from swivel.vectors.top_columns import TopColumns
+from swivel.vectors.column_ranking import ColumnRanking, TopColumns, default_popularity
 
 GROUPS = 4
 
@@ -55,7 +54,7 @@ def group_of(label: str) -> int:
 def test_best_columns_are_those_of_a_naive_ranking(
     popularity: float, rows: int, tile: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swivel.vectors.top_columns.TILE_COLUMNS", tile)
+    monkeypatch.setattr("swivel.vectors.column_ranking.TILE_COLUMNS", tile)
     rng = np.random.default_rng(1)
     vectors = rng.normal(size=(rows, 5)).astype(np.float32)
     columns = rng.normal(size=(40, 5)).astype(np.float32)
@@ -88,9 +87,9 @@ def test_more_columns_than_there_are_leave_empty_places(rows: int) -> None:
 @pytest.mark.parametrize("size", [500, 1_000, 4_099])
 @pytest.mark.parametrize("most", [1_000, 1 << 25])
 def test_many_rows_find_what_sorting_finds(count: int, size: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swivel.vectors.top_columns.TILE_COLUMNS", 1_000)
-    monkeypatch.setattr("swivel.vectors.top_columns.BATCH_ROWS", 64)
-    monkeypatch.setattr("swivel.vectors.top_columns.MAX_SCORES", most)
+    monkeypatch.setattr("swivel.vectors.column_ranking.TILE_COLUMNS", 1_000)
+    monkeypatch.setattr("swivel.vectors.column_ranking.BATCH_ROWS", 64)
+    monkeypatch.setattr("swivel.vectors.column_ranking.MAX_SCORES", most)
     rng = np.random.default_rng(size + count)
     columns = rng.normal(size=(size, 6)).astype(np.float32)
     rows = rng.normal(size=(150, 6)).astype(np.float32)

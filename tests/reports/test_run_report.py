@@ -28,10 +28,10 @@ from swivel.reports.run_report import compose_run, write_report, write_run_repor
 from swivel.reports.run_summary import (
     ask_words,
     choose_words,
-    find_epochs,
     find_fit,
     find_map,
     find_norms,
+    read_objective,
     spread_over_ranks,
     summarize_run,
 )
@@ -74,8 +74,8 @@ def section(page: str, title: str) -> str:
 # Numbers
 
 
-def test_losses_are_those_of_the_manifest(trained: Path) -> None:
-    epochs = find_epochs(swivel.load(trained))
+def test_losses_are_those_of_the_manifest(planted: Matrix, trained: Path) -> None:
+    epochs = summarize_run(swivel.load(trained), planted).epochs
     losses = read_manifest(trained).facts["losses"]
     assert epochs == losses
     assert len(epochs) == 4
@@ -92,8 +92,9 @@ def test_losses_of_observed_cells_are_those_of_the_objective() -> None:
 
 
 def test_loss_by_frequency_is_that_of_the_whole_matrix(planted: Matrix, trained: Path) -> None:
-    vectors, objective = swivel.load(trained), Objective()
-    buckets = find_fit(vectors, planted, objective)
+    vectors = swivel.load(trained)
+    objective = read_objective(vectors)
+    buckets = find_fit(vectors, planted)
     offsets = row_offsets(planted.row_sums, planted.total, objective)[:, None] + column_offsets(planted.column_sums)
 
     assert vectors.columns is not None
@@ -109,15 +110,15 @@ def test_loss_by_frequency_is_that_of_the_whole_matrix(planted: Matrix, trained:
 @pytest.mark.parametrize("blocks", [(1, 2), (2, 1), (3, 2), (2, 4), (5, 5)])
 def test_all_blocks_are_sampled_once(blocks: tuple[int, int], planted: Matrix, trained: Path, tmp_path: Path) -> None:
     vectors = swivel.load(trained)
-    other = find_fit(vectors, planted.reblocked(*blocks, scratch=tmp_path), Objective())
-    for one, two in zip(find_fit(vectors, planted, Objective()), other, strict=True):
+    other = find_fit(vectors, planted.reblocked(*blocks, scratch=tmp_path))
+    for one, two in zip(find_fit(vectors, planted), other, strict=True):
         assert (one.words, one.cells) == (two.words, two.cells)
         assert one.loss == pytest.approx(two.loss)
 
 
 def test_large_blocks_are_sampled(planted: Matrix, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("swivel.reports.run_summary.CELLS_PER_BLOCK", 100)
-    buckets = find_fit(swivel.load(trained), planted, Objective())
+    buckets = find_fit(swivel.load(trained), planted)
     assert sum(each.cells for each in buckets) == 100 < planted.cell_count
 
 
@@ -143,7 +144,7 @@ def test_lengths_are_shown_once_if_vectors_are_the_rows() -> None:
 def test_without_frequencies_there_are_no_lengths_and_no_fit(planted: Matrix) -> None:
     bare = Vectors(VectorTable(Vocabulary(["a", "b"]), np.eye(2, dtype=np.float32)))
     assert find_norms(bare) == ()
-    assert find_fit(bare, planted, Objective()) == ()
+    assert find_fit(bare, planted) == ()
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 40, 1000, 30_000])

@@ -15,7 +15,8 @@ import pytest
 
 from swivel import corpus
 from swivel.config import CorpusConfig
-from swivel.corpus import encode_corpus, read_in_process
+from swivel.corpus import read_in_process
+from swivel.corpus.encoded_corpus import encode_corpus
 from swivel.errors import CorpusError, SwivelError, SwivelWarning
 from swivel.runtime.child_process import PROGRESS, ChildProcess, SentProgress, call_in_process, can_start_processes
 from swivel.runtime.progress import SILENT, Progress, SilentProgress, Task

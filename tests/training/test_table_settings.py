@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ import swivel
 from message_recorder import MessageRecorder
 from swivel.config import TrainConfig, stage_config
 from swivel.errors import ConfigError
-from swivel.reports.run_summary import find_fit, read_objective, summarize_run
+from swivel.reports.run_summary import find_fit, summarize_run
 from swivel.storage import read_manifest
 from swivel.training import table_settings
 from swivel.training.fold_in import fold_in
@@ -61,6 +62,19 @@ def make_cells(rows: int = 300, columns: int = 200, *, groups: int = 1, share: f
     rng = np.random.default_rng(2)
     is_same = np.arange(rows)[:, None] % groups == np.arange(columns) % groups
     return scipy.sparse.coo_array((rng.random((rows, columns)) < share * groups * is_same).astype(float))
+
+
+def test_memory_for_choosing_the_weight_decay_is_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix = make_table(600, 400)
+    estimates: list[int] = []
+    monkeypatch.setattr(table_settings, "check_memory", lambda _, size: estimates.append(size))
+    choose_weight_decay(matrix, table_config(4))  # Imports take memory the first time.
+
+    tracemalloc.start()
+    choose_weight_decay(matrix, table_config(4))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert 0.5 * estimates[0] < peak < estimates[0]
 
 
 def test_singular_values_are_close_to_those_of_the_dense_matrix() -> None:
@@ -270,8 +284,9 @@ def test_fit_of_a_table_is_that_of_the_logarithms() -> None:
     table = make_table(scale=100)
     vectors = swivel.train(table, dim=4, epochs=1, recipe="fast", transform="log", zeros="all")
     buckets = summarize_run(vectors, table).fit
-    assert buckets == find_fit(vectors, table.transformed("log"), read_objective(vectors))
-    assert buckets != find_fit(vectors, table, read_objective(vectors))
+    plain = vectors.replace(settings={"train": {**vectors.settings["train"], "transform": "none"}})
+    assert buckets == find_fit(plain, table.transformed("log"))
+    assert buckets != find_fit(plain, table)
 
 
 def test_fold_in_transforms_the_counts_of_new_rows() -> None:

@@ -11,7 +11,7 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, UnknownToken
 from swivel.vectors import Vectors, VectorTable, search
 from swivel.vectors.expressions import Query
-from swivel.vectors.search import best_ids, best_of_each, best_rows
+from swivel.vectors.search import best_ids, best_rows
 
 
 def sorted_best(scores: np.ndarray, count: int) -> list[int]:
@@ -28,22 +28,12 @@ def test_the_best_are_those_that_sorting_finds(size: int, count: int, levels: in
     assert best_ids(scores, count).tolist() == sorted_best(scores, count)
 
 
-@given(st.integers(1, 400), st.integers(1, 30), st.integers(0, 2**32))
-@settings(max_examples=60)
-def test_the_best_of_each_row_are_those_that_sorting_finds(size: int, count: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    scores = rng.permutation(7 * size).reshape(7, size).astype(np.float32)
-    count = min(count, size)
-    assert best_of_each(scores, count).tolist() == np.argsort(-scores, axis=1)[:, :count].tolist()
-
-
-@pytest.mark.parametrize("block_scores", [1, 7, 40, 1000, 1 << 20])
+@pytest.mark.parametrize("batch", [1, 4, 13, 100])
 @pytest.mark.parametrize("count", [1, 3, 30, 500])
-def test_the_best_rows_are_those_of_the_whole_product(
-    monkeypatch: pytest.MonkeyPatch, block_scores: int, count: int
-) -> None:
-    monkeypatch.setattr(search, "_SCORES_PER_BLOCK", block_scores)
-    rng = np.random.default_rng(block_scores + count)
+def test_the_best_rows_are_those_of_the_whole_product(monkeypatch: pytest.MonkeyPatch, batch: int, count: int) -> None:
+    monkeypatch.setattr(search, "_MAX_SCORES", 0)
+    monkeypatch.setattr(search, "_MIN_QUERIES", batch)
+    rng = np.random.default_rng(batch + count)
     unit = rng.integers(-2, 3, (211, 3)).astype(np.float32)  # integers: products are exact and have many ties
     queries = rng.integers(-2, 3, (13, 3)).astype(np.float32)
     is_zero = np.asarray(~unit.any(axis=1))
@@ -51,18 +41,21 @@ def test_the_best_rows_are_those_of_the_whole_product(
     scores = queries @ unit.T
     scores[:, is_zero] = -np.inf
     np.put_along_axis(scores, np.array(excluded), -np.inf, axis=1)
-    found = best_rows(unit, queries, count, excluded=excluded, is_zero=is_zero)
+    ids, best = best_rows(unit, queries, count, excluded=excluded, is_zero=is_zero)
 
+    assert ids.shape == best.shape == (13, count)
     for query in range(13):
-        kept = found.scores[query] > -np.inf
-        assert found.ids[query][kept].tolist() == sorted_best(scores[query], count)
-        assert found.scores[query][kept].tolist() == scores[query][sorted_best(scores[query], count)].tolist()
+        is_row = best[query] > -np.inf
+        assert ids[query][is_row].tolist() == sorted_best(scores[query], count)
+        assert best[query][is_row].tolist() == scores[query][sorted_best(scores[query], count)].tolist()
+        assert (ids[query][~is_row] == -1).all()
 
 
 def test_an_empty_list_of_queries_has_no_answers() -> None:
-    assert best_rows(
+    ids, scores = best_rows(
         np.eye(3, dtype=np.float32), np.empty((0, 3), np.float32), 2, excluded=[], is_zero=np.zeros(3, bool)
-    ).ids.shape == (0, 2)
+    )
+    assert ids.shape == scores.shape == (0, 2)
 
 
 def make(count: int = 300) -> Vectors:

@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-import swivel.vectors
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, FolderExists, MissingExtra, UnknownToken
 from swivel.vectors import Vectors, VectorTable, parse_expression
@@ -80,10 +79,6 @@ def test_a_query_may_be_a_generator_of_tokens() -> None:
 def test_an_empty_array_is_a_vector_of_wrong_shape() -> None:
     with pytest.raises(ConfigError, match=r"a query vector must have shape \(3,\), got \(0,\)"):
         make_vectors().nearest(np.zeros(0))
-
-
-def test_every_public_name_is_exported() -> None:
-    assert all(hasattr(swivel.vectors, name) for name in swivel.vectors.__all__)
 
 
 def test_nearest_puts_the_highest_cosine_first_and_never_the_query() -> None:

@@ -95,7 +95,7 @@ def evaluate(
         draw(evaluation.TABLE_HEADER, report.table(sections=sections))
         for name, comparisons in compared.items():
             print_result("", f"against {name}:", "")
-            draw(evaluation.COMPARISON_HEADER, evaluation.tabulate_comparisons(comparisons))
+            draw(evaluation.DIFFERENCE_HEADER, evaluation.tabulate_differences(comparisons))
 
     show(result, draw_all)
 

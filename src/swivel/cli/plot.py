@@ -67,7 +67,7 @@ def map_command(vectors: str, output: str, words: int, layout: str, options: Run
 @output_file
 def epochs(vectors: str, output: str, options: RunOptions) -> None:
     """Plot the mean loss per epoch of RUN, the folder of `swivel run` or `swivel train`."""
-    draw(output, [vectors], lambda: plots.plot_epochs(run_summary.find_epochs(_open_run(vectors))))
+    draw(output, [vectors], lambda: plots.plot_epochs(_open_run(vectors).facts.get("losses", ())))
 
 
 @plot.command(cls=Command, short_help="Lengths of vectors against frequency.")
@@ -87,8 +87,7 @@ def fit(vectors: str, matrix: str | None, output: str, options: RunOptions) -> N
 
     def make() -> Any:
         model = _open_run(vectors)
-        counts = run_summary.trained_counts(_matrix_of(model, matrix), model)
-        return plots.plot_fit(run_summary.find_fit(model, counts, run_summary.read_objective(model)))
+        return plots.plot_fit(run_summary.find_fit(model, _matrix_of(model, matrix)))
 
     draw(output, [vectors], make, matrix)
 

@@ -3,74 +3,46 @@
 The default data sets and rules are those of the paper.
 """
 
-from swivel.evaluation.bootstrap import rank_correlation
-from swivel.evaluation.bundled import read_bundled
-from swivel.evaluation.by_frequency import Point, bucket_by_frequency, compare_buckets
-from swivel.evaluation.datasets import AnalogySet, CategorySet, SimilaritySet, find_sets, read_set, split_set
-from swivel.evaluation.download import PAPER_ORDER, fetch_sets
-from swivel.evaluation.paired_comparison import COMPARISON_HEADER, Comparison, compare_reports, tabulate_comparisons
-from swivel.evaluation.report import MIN_KNOWN, TABLE_HEADER, Report, draw_markdown, evaluate, read_sets, score_sets
-from swivel.evaluation.results import AnalogyResult, CategoryResult, SectionResult, SimilarityResult
-from swivel.evaluation.rules import EvaluationConfig
-from swivel.evaluation.scores import (
-    score_analogies,
-    score_categories,
-    score_similarity,
-    summarize_answers,
-    summarize_pairs,
-)
-from swivel.evaluation.table_ranking import RankingReport, evaluate_ranking, split_table
-from swivel.evaluation.text_sets import (
-    TEXT_TABLE_HEADER,
-    TextReport,
-    TextResult,
-    evaluate_texts,
-    read_text_sets,
-    score_texts,
-)
-
-__all__ = [
-    "COMPARISON_HEADER",
-    "MIN_KNOWN",
-    "PAPER_ORDER",
-    "TABLE_HEADER",
-    "TEXT_TABLE_HEADER",
-    "AnalogyResult",
-    "AnalogySet",
-    "CategoryResult",
-    "CategorySet",
-    "Comparison",
-    "Point",
-    "RankingReport",
-    "Report",
-    "EvaluationConfig",
-    "SectionResult",
-    "SimilarityResult",
-    "SimilaritySet",
-    "TextReport",
-    "TextResult",
-    "bucket_by_frequency",
-    "compare_buckets",
-    "compare_reports",
-    "draw_markdown",
-    "evaluate",
-    "evaluate_ranking",
-    "evaluate_texts",
-    "fetch_sets",
-    "find_sets",
-    "rank_correlation",
-    "read_bundled",
-    "read_set",
-    "read_sets",
-    "read_text_sets",
-    "score_analogies",
-    "score_categories",
-    "score_sets",
-    "score_similarity",
-    "score_texts",
-    "split_set",
-    "split_table",
-    "summarize_answers",
-    "summarize_pairs",
-    "tabulate_comparisons",
-]
+from swivel.evaluation.bootstrap import rank_correlation as rank_correlation
+from swivel.evaluation.by_frequency import Point as Point
+from swivel.evaluation.by_frequency import bucket_by_frequency as bucket_by_frequency
+from swivel.evaluation.by_frequency import compare_buckets as compare_buckets
+from swivel.evaluation.datasets import AnalogySet as AnalogySet
+from swivel.evaluation.datasets import CategorySet as CategorySet
+from swivel.evaluation.datasets import SimilaritySet as SimilaritySet
+from swivel.evaluation.datasets import find_sets as find_sets
+from swivel.evaluation.datasets import read_bundled as read_bundled
+from swivel.evaluation.datasets import read_set as read_set
+from swivel.evaluation.datasets import split_set as split_set
+from swivel.evaluation.differences import DIFFERENCE_HEADER as DIFFERENCE_HEADER
+from swivel.evaluation.differences import Difference as Difference
+from swivel.evaluation.differences import compare_reports as compare_reports
+from swivel.evaluation.differences import tabulate_differences as tabulate_differences
+from swivel.evaluation.download import PAPER_ORDER as PAPER_ORDER
+from swivel.evaluation.download import fetch_sets as fetch_sets
+from swivel.evaluation.results import MIN_KNOWN as MIN_KNOWN
+from swivel.evaluation.results import TABLE_HEADER as TABLE_HEADER
+from swivel.evaluation.results import AnalogyResult as AnalogyResult
+from swivel.evaluation.results import CategoryResult as CategoryResult
+from swivel.evaluation.results import Report as Report
+from swivel.evaluation.results import SectionResult as SectionResult
+from swivel.evaluation.results import SimilarityResult as SimilarityResult
+from swivel.evaluation.results import draw_markdown as draw_markdown
+from swivel.evaluation.rules import EvaluationConfig as EvaluationConfig
+from swivel.evaluation.scores import evaluate as evaluate
+from swivel.evaluation.scores import read_sets as read_sets
+from swivel.evaluation.scores import score_analogies as score_analogies
+from swivel.evaluation.scores import score_categories as score_categories
+from swivel.evaluation.scores import score_sets as score_sets
+from swivel.evaluation.scores import score_similarity as score_similarity
+from swivel.evaluation.scores import summarize_answers as summarize_answers
+from swivel.evaluation.scores import summarize_pairs as summarize_pairs
+from swivel.evaluation.table_ranking import RankingReport as RankingReport
+from swivel.evaluation.table_ranking import evaluate_ranking as evaluate_ranking
+from swivel.evaluation.table_ranking import split_table as split_table
+from swivel.evaluation.text_sets import TEXT_TABLE_HEADER as TEXT_TABLE_HEADER
+from swivel.evaluation.text_sets import TextReport as TextReport
+from swivel.evaluation.text_sets import TextResult as TextResult
+from swivel.evaluation.text_sets import evaluate_texts as evaluate_texts
+from swivel.evaluation.text_sets import read_text_sets as read_text_sets
+from swivel.evaluation.text_sets import score_texts as score_texts

@@ -33,21 +33,10 @@ def answer_questions(
     top: int | None = None,
     advance: Callable[[float], None] = lambda _: None,
 ) -> Ids:
-    """Return the id of the best answer to each question (a, b, c); ties by id, -1 if there is no answer.
+    """Return the id of the best answer to each question, ids of (a, b, c); ties by id, -1 if there is no answer.
 
-    Parameters
-    ----------
-    vectors
-        The vectors to search.
-    questions : ndarray of shape (n_questions, 3)
-        Ids of a, b and c, which are never answers; neither are vectors of zeros.
-    method : {"3cosadd", "3cosmul"}
-        How answers are scored.
-    top
-        Search only the first `top` words.
-    advance
-        Called with the number of questions completed since the last call; it may be a fraction, because all questions
-        of a chunk are answered together.
+    The words of a question and vectors of zeros are never answers, nor are words after the first `top`. `advance` is
+    called with the number of questions completed since the last call, a fraction within a chunk.
     """
     answers = [np.empty(0, np.int64)]
     size = len(vectors) if top is None else min(top, len(vectors))

@@ -44,26 +44,20 @@ def _centered_ranks(values: ArrayLike) -> Doubles:
 
 
 def correlation_interval(x: ArrayLike, y: ArrayLike, *, draws: int = DRAWS) -> Interval | None:
-    """Return the 95 % interval of Spearman's rho, or None if no resampling has a defined rho.
-
-    >>> low, high = correlation_interval(range(50), [n + 7 * (n % 5) for n in range(50)])
-    >>> 0.7 < low < high < 1
-    True
-    """
+    """Return the 95 % interval of Spearman's rho, or None if no resampling has a defined rho."""
     return percentile_interval(draw_correlations([x], y, draws=draws)[0])
 
 
 def share_interval(right: int, items: int, *, draws: int = DRAWS) -> Interval | None:
     """Return the 95 % interval of the fraction of right items, or None if there are no items.
 
-    If k of n items are right, the number of right items in a resampling has a binomial distribution, so items need not
-    be drawn one by one.
-
     >>> share_interval(50, 100)
     (0.4, 0.6)
     """
     if items == 0:
         return None
+    # If k of n items are right, the number of right items in a resampling has a binomial distribution, so items need
+    # not be drawn one by one.
     return percentile_interval(np.random.default_rng(SEED).binomial(items, right / items, draws) / items)
 
 
@@ -93,24 +87,19 @@ def percentile_interval(values: Doubles) -> Interval | None:
 def two_sided_p(differences: Doubles) -> float:
     """Return the two-sided p-value of resampled differences: twice the smaller fraction on one side of zero.
 
-    One is added to both counts, so that the result is never 0; its minimum is 2 / (draws + 1).
-
     >>> two_sided_p(np.array([0.1, 0.2, 0.3]))
     0.5
     """
     defined = differences[~np.isnan(differences)]
     fewer = min(int((defined <= 0).sum()), int((defined >= 0).sum()))
+    # One is added to both counts, because a resampling cannot show that p is 0.
     return min(1.0, 2 * (fewer + 1) / (len(defined) + 1))
 
 
 def draw_correlations(
     columns: Sequence[ArrayLike], target: ArrayLike, *, draws: int = DRAWS, seed: int = SEED
 ) -> Doubles:
-    """Return Spearman's rho (columns, draws) of each column with `target`, on the same resamplings of the items.
-
-    The value is NaN if a resampling has fewer than two different values. Values are ranked within each resampling;
-    equal values, including an item drawn twice, share their average rank.
-    """
+    """Return Spearman's rho (columns, draws) of each column with `target`, on the same resamplings."""
     values = [np.asarray(column, np.float64) for column in (*columns, target)]
     if len(values[0]) < 2 or draws == 0:
         return np.full((len(columns), draws), np.nan)
@@ -135,12 +124,10 @@ def _resample(items: int, draws: int, seed: int) -> Iterator[Doubles]:
 
 
 class _Ranker:
-    """Ranks resampled values; items with equal values form a group, and groups have ascending order.
+    """Ranks resampled values; items with equal values form a group, and groups have ascending order."""
 
-    The items are sorted once, and the ranks of a resampling are cumulative sums of how often each item was drawn.
-    scipy.stats.bootstrap would sort every resampling, which takes seven times as long with 3,000 pairs.
-    """
-
+    # The items are sorted once, and the ranks of a resampling are cumulative sums of how often each item was drawn.
+    # scipy.stats.bootstrap would sort every resampling, which takes seven times as long with 3,000 pairs.
     def __init__(self, values: Doubles) -> None:
         order = np.argsort(values, kind="stable")
         is_first = np.diff(values[order], prepend=-np.inf) > 0
@@ -156,15 +143,13 @@ class _Ranker:
         self.group_of = None if is_ordered and all_differ else group_of  # group of each item
 
     def rank(self, counts: Doubles) -> tuple[Doubles, Doubles]:
-        """Return the centered rank of each item in each resampling, and the sum of squares of these ranks.
-
-        The rank of a group is the number of items below it plus half of its own size. This is 1/2 less than the usual
-        rank, so the mean rank to subtract is n / 2.
-        """
+        """Return the centered rank of each item in each resampling, and the sum of squares of these ranks."""
         # `counts` has how often each item was drawn, so a group's size is the sum over its items.
         ordered = counts if self.order is None else counts.take(self.order, axis=1)
         sizes = ordered if self.starts is None else np.add.reduceat(ordered, self.starts, axis=1)
 
+        # The rank of a group is the number of items below it plus half of its own size: equal values, including an item
+        # drawn twice, share their average rank. This is 1/2 less than the usual rank, so the mean to subtract is n / 2.
         ranks = np.cumsum(sizes, axis=1)
         ranks -= 0.5 * sizes
         ranks -= counts.shape[1] / 2

@@ -7,8 +7,8 @@ the answers, so that the buckets of two models contain the same questions.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,17 +26,12 @@ Counts = Mapping[str, float] | Vocabulary
 Members = NDArray[np.intp]  # questions of a bucket, as indices
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A bucket of questions as a point of a curve.
+class Point(NamedTuple):
+    """A bucket of questions as a point of a curve; questions with an unknown word count as wrong."""
 
-    `x` is the mean of the log10 frequencies of its questions, `y` their accuracy or the difference of two accuracies,
-    and `low` to `high` is the 95 % interval of `y`. Questions with an unknown word count as wrong.
-    """
-
-    x: float
-    y: float
-    low: float
+    x: float  # mean of the log10 frequencies of its questions
+    y: float  # their accuracy, or the difference of two accuracies
+    low: float  # 95 % interval of y
     high: float
     questions: int
 

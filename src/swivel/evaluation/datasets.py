@@ -11,7 +11,8 @@ import math
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import compress
+from importlib.resources import files
+from itertools import compress, permutations
 from pathlib import Path
 from typing import NoReturn
 
@@ -111,16 +112,9 @@ class Line:
         raise EvaluationError(f"{self.path}, line {self.number}: {message}")
 
 
-def list_sources(source: str | Path | Iterable[str | Path]) -> list[str | Path]:
-    """Return a path as a list, and a list of paths as it is."""
-    return [source] if isinstance(source, (str, Path)) else list(source)
-
-
-def list_set_files(sources: Sequence[str | Path], what: str, expected: str) -> list[tuple[Path, bool]]:
-    """Return the files of a list of paths, each once, and whether it is from a folder.
-
-    Of a folder, these are the `.tsv` and `.txt` files. Raises EvaluationError if there are none.
-    """
+def list_set_files(source: str | Path | Iterable[str | Path], what: str, expected: str) -> list[tuple[Path, bool]]:
+    """Return a file, the `.tsv` and `.txt` files of a folder, or those of a list, each once, and if a folder has it."""
+    sources = [source] if isinstance(source, (str, Path)) else list(source)
     if wrong := [each for each in sources if not isinstance(each, (str, Path))]:
         raise ConfigError(f"{what} must be files or folders, got {wrong[0]!r}: write items to a file; {expected}")
 
@@ -143,20 +137,18 @@ def list_set_files(sources: Sequence[str | Path], what: str, expected: str) -> l
 def find_sets(
     source: str | Path | Iterable[str | Path], *, lowercase: bool = True
 ) -> tuple[tuple[TestSet, ...], list[Path]]:
-    """Read the `.tsv` and `.txt` files of a folder, or a list of files and folders.
+    """Return the sets in some files and folders, in the paper's order, and the files that are not test sets.
 
-    Returns the sets in the paper's order, and the files that are not test sets. A file of a folder is left out if its
-    first line fits no kind of test set. It is an error if such a file was passed explicitly or has the name of a set of
-    the paper, and if two sets have the same name.
+    A file of a folder is left out if its first line fits no kind of test set. It is an error if such a file was passed
+    explicitly or has the name of a set of the paper, and if two sets have the same name.
     """
-    sources = list_sources(source)
     sets: dict[str, tuple[Path, TestSet]] = {}
     left_out: list[Path] = []
 
-    for file, is_from_folder in list_set_files(sources, "test sets", EXPECTED):
+    for file, is_from_folder in list_set_files(source, "test sets", EXPECTED):
         name = name_set(file)
         lines = _read_lines(file)
-        if is_from_folder and _find_parser(lines) is None and name not in PAPER_ORDER:
+        if is_from_folder and _find_kind(lines) is None and name not in PAPER_ORDER:
             left_out.append(file)
             continue
 
@@ -165,8 +157,10 @@ def find_sets(
         sets[name] = file, _parse(file, lines, lowercase)
 
     if not sets:
-        raise EvaluationError(f"{', '.join(map(str, sources))}: no test sets found; {EXPECTED}")
+        folders = dict.fromkeys(str(file.parent) for file in left_out)
+        raise EvaluationError(f"{', '.join(folders)}: no test sets found; {EXPECTED}")
 
+    # The order of the paper's table, so that columns of results can be compared with it.
     names = [*PAPER_ORDER, *sorted(sets.keys() - set(PAPER_ORDER))]
     return tuple(sets[name][1] for name in names if name in sets), left_out
 
@@ -185,6 +179,29 @@ def read_set(path: str | Path, *, lowercase: bool = True) -> TestSet:
     return _parse(path, _read_lines(path), lowercase)
 
 
+def read_bundled() -> AnalogySet:
+    """Return the bundled analogies: in each section, every pair of words is asked about every other pair.
+
+    >>> read_bundled().size > 1_000
+    True
+    """
+    pairs: dict[str, list[tuple[str, str]]] = {}
+    for line in (files("swivel") / "data" / "pairs.txt").read_text(encoding="utf-8").splitlines():
+        if line.startswith(": "):
+            section = pairs.setdefault(line[2:], [])
+        else:
+            a, b = line.split("\t")
+            section.append((a, b))
+
+    questions: list[FourWords] = []
+    sections: list[str] = []
+    for name, members in pairs.items():
+        for first, second in permutations(members, 2):
+            questions.append((*first, *second))
+            sections.append(name)
+    return AnalogySet("bundled", tuple(questions), tuple(sections))
+
+
 def split_set(test_set: TestSet, half: str) -> TestSet:
     """Return the half of a set with the name `tune` or `report`.
 
@@ -199,6 +216,7 @@ def split_set(test_set: TestSet, half: str) -> TestSet:
     if half not in HALVES:
         raise ConfigError(f"half must be one of {', '.join(HALVES)}, got {half!r}")
 
+    # Every other line: sets are often sorted by score or by kind.
     lines = slice(HALVES.index(half), None, len(HALVES))
     match test_set:
         case SimilaritySet(name, pairs, scores):
@@ -211,7 +229,8 @@ def split_set(test_set: TestSet, half: str) -> TestSet:
 
 
 def half_of_pair(first: str, second: str) -> str:
-    """Return the half of a pair of words; it depends neither on their order nor on the machine."""
+    """Return the half of a pair of words."""
+    # Sorted, and a checksum instead of `hash`: the half depends neither on the order nor on the machine.
     return HALVES[zlib.crc32(" ".join(sorted((first, second))).encode()) % 2]
 
 
@@ -231,52 +250,39 @@ def _read_lines(path: Path) -> list[Line]:
     return [Line(path, number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
 
 
-# A parser makes a test set from its name, its lines, and a function that spells words as the vocabulary does.
+# Spells words as the vocabulary does.
 _Spell = Callable[[str], str]
-_Parser = Callable[[str, Sequence[Line], _Spell], TestSet]
 
 
 def _parse(path: Path, lines: Sequence[Line], lowercase: bool) -> TestSet:
     if not lines:
         raise EvaluationError(f"{path}: the file is empty; {EXPECTED}")
-    parser = _find_parser(lines)
-    if parser is None:
+    spell = str.lower if lowercase else str
+    kind = _find_kind(lines)
+    if kind is None:
         lines[0].fail(f"{EXPECTED}, got {lines[0].text!r}")
-    return parser(name_set(path), lines, str.lower if lowercase else str)
+    if kind == "analogies":
+        return _parse_analogies(name_set(path), lines, spell)
+    if kind == "similarity":
+        rows = [line.take(3, "word1 word2 score") for line in lines]
+        scores = tuple(line.parse_score(row[2]) for line, row in zip(lines, rows, strict=True))
+        return SimilaritySet(name_set(path), tuple((spell(row[0]), spell(row[1])) for row in rows), scores)
+
+    rows = [line.take(2, "word and category, separated by a tab") for line in lines]
+    return CategorySet(name_set(path), tuple(spell(row[0]) for row in rows), tuple(row[1] for row in rows))
 
 
-def _find_parser(lines: Sequence[Line]) -> _Parser | None:
-    """Return the parser for a file, chosen by its first line, or None."""
+def _find_kind(lines: Sequence[Line]) -> str | None:
+    """Return the kind of set in a file, by its first line, or None."""
     if not lines:
         return None
+    if lines[0].section() is not None:
+        return "analogies"
 
-    first = lines[0]
-    if first.section() is not None:
-        return _parse_analogies
-
-    width = len(first.columns())
-    if width == 2 and "\t" in first.text:  # Two words without a tab are more likely to be plain text.
-        return _parse_categories
-    if width == 3:
-        return _parse_similarity
-    return _parse_analogies if width in (4, 5) else None
-
-
-def _parse_similarity(name: str, lines: Sequence[Line], spell: _Spell) -> SimilaritySet:
-    pairs = []
-    scores = []
-
-    for line in lines:
-        first, second, score = line.take(3, "word1 word2 score")
-        pairs.append((spell(first), spell(second)))
-        scores.append(line.parse_score(score))
-
-    return SimilaritySet(name, tuple(pairs), tuple(scores))
-
-
-def _parse_categories(name: str, lines: Sequence[Line], spell: _Spell) -> CategorySet:
-    rows = [line.take(2, "word and category, separated by a tab") for line in lines]
-    return CategorySet(name, tuple(spell(word) for word, _ in rows), tuple(category for _, category in rows))
+    width = len(lines[0].columns())
+    if width == 2 and "\t" not in lines[0].text:  # Two words without a tab are more likely to be plain text.
+        return None
+    return {2: "categories", 3: "similarity", 4: "analogies", 5: "analogies"}.get(width)
 
 
 def _parse_analogies(name: str, lines: Sequence[Line], spell: _Spell) -> AnalogySet:

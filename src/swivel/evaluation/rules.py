@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from swivel.config import FLAG, NATURAL, POSITIVE_INT, check_fields, config_field, one_of
-from swivel.errors import ConfigError
-from swivel.vectors import Vectors
 from swivel.vectors.vectors import METHODS
 
 HALVES = ("tune", "report")
@@ -42,25 +37,3 @@ class EvaluationConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-
-    def known_words(self, vectors: Vectors) -> int:
-        """Return the number of words that count as known; these are the first ones."""
-        return len(vectors) if self.top is None else min(self.top, len(vectors))
-
-
-def find_ids(vectors: Vectors, words: tuple[str, ...], rules: EvaluationConfig) -> list[int]:
-    """Return the ids of words, with -1 for words that do not count as known."""
-    ids = vectors.vocabulary.ids
-    limit = rules.known_words(vectors)
-
-    numbers = [ids.get(word, limit) for word in words]
-    return [number if number < limit else -1 for number in numbers]
-
-
-def change_rules(rules: EvaluationConfig | None, changes: Mapping[str, Any]) -> EvaluationConfig:
-    """Return the rules with some of them changed; raise ConfigError for an unknown rule."""
-    names = [field.name for field in dataclasses.fields(EvaluationConfig)]
-    for name in changes:
-        if name not in names:
-            raise ConfigError(f"{name!r} is not an evaluation rule; the rules are {', '.join(names)}")
-    return dataclasses.replace(rules or EvaluationConfig(), **changes)

@@ -1,4 +1,4 @@
-"""Scores of vectors on one test set: similarity, analogies or categories.
+"""Scores of vectors on test sets of similarity, analogies and categories.
 
 Similarity is Spearman's rank correlation of the cosines of pairs with human scores. An analogy, "a is to b as c is to
 ?", is answered by the best word of the whole vocabulary; the words of the question and vectors of zeros are never
@@ -9,20 +9,129 @@ their cluster. `EvaluationConfig` has the rules for unknown words.
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from swivel.errors import missing_extra
+from swivel.errors import ConfigError, EvaluationError, missing_extra
 from swivel.evaluation.analogy_search import answer_questions
 from swivel.evaluation.bootstrap import Interval, correlation_interval, rank_correlation, share_interval
-from swivel.evaluation.datasets import AnalogySet, CategorySet, SimilaritySet, TestSet
-from swivel.evaluation.results import AnalogyResult, CategoryResult, Flags, Result, SectionResult, SimilarityResult
-from swivel.evaluation.rules import EvaluationConfig, find_ids
+from swivel.evaluation.datasets import AnalogySet, CategorySet, SimilaritySet, TestSet, find_sets, split_set
+from swivel.evaluation.download import fetch_sets
+from swivel.evaluation.results import (
+    AnalogyResult,
+    CategoryResult,
+    Flags,
+    Report,
+    Result,
+    SectionResult,
+    SimilarityResult,
+)
+from swivel.evaluation.rules import EvaluationConfig
 from swivel.runtime.progress import SILENT, Progress, track
+from swivel.runtime.progress_bars import choose_progress
 from swivel.vectors import Vectors
+from swivel.vectors.formats import as_vectors
 from swivel.vectors.search import scale_to_unit
+
+
+def evaluate(
+    vectors: Vectors | str | Path,
+    source: str | Path | Iterable[str | Path] | None = None,
+    *,
+    rules: EvaluationConfig | None = None,
+    progress: Progress | bool | None = None,
+    **changes: Any,
+) -> Report:
+    """Evaluate vectors on the paper's eight test sets, the sets of a folder, or a list of files.
+
+    Parameters
+    ----------
+    vectors
+        The vectors to evaluate, or their file or folder.
+    source
+        A folder of test sets (see `swivel.evaluation.datasets`), or a list of files and folders. By default the paper's
+        eight sets, downloaded on first use.
+    rules
+        How sets are scored; by default the rules of the paper.
+    progress
+        A receiver of progress events, with one task per set of analogies; by default a progress bar for work that takes
+        longer than a second, False for none.
+    changes
+        Single rules by name, such as `method="3cosmul"` or `half="tune"`.
+
+    Returns
+    -------
+    Report
+
+    Examples
+    --------
+    >>> import numpy as np, tempfile
+    >>> from swivel.vectors import VectorTable
+    >>> from swivel.corpus.vocabulary import Vocabulary
+    >>> vectors = Vectors(VectorTable(Vocabulary(["a", "b", "c"]), np.array([[1, 0], [1, 1], [0, 1]], np.float32)))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = (Path(folder) / "pairs.tsv").write_text("a\\tb\\t9\\na\\tc\\t1\\n")
+    ...     evaluate(vectors, folder)["pairs"].figure
+    1.0
+    """
+    names = [field.name for field in dataclasses.fields(EvaluationConfig)]
+    for name in changes:
+        if name not in names:
+            raise ConfigError(f"{name!r} is not an evaluation rule; the rules are {', '.join(names)}")
+    rules = dataclasses.replace(rules or EvaluationConfig(), **changes)
+    vectors = as_vectors(vectors)
+    receiver = choose_progress(progress)
+    sets, left_out = read_sets(source, rules, progress=receiver)
+    results = score_sets(vectors, sets, rules, progress=receiver)
+    return Report(results, rules, tuple(path.name for path in left_out))
+
+
+def read_sets(
+    source: str | Path | Iterable[str | Path] | None, rules: EvaluationConfig, *, progress: Progress = SILENT
+) -> tuple[tuple[TestSet, ...], list[Path]]:
+    """Return what `find_sets` does for `evaluate`: the sets are reduced to one half if the rules say so."""
+    if source is None:
+        source = fetch_sets(progress=progress)
+    sets, left_out = find_sets(source, lowercase=rules.lowercase)
+
+    for path in left_out:
+        progress.message(f"{path.name}: skipped, not a test set")
+    if rules.half is not None:
+        sets = tuple(split_set(test_set, rules.half) for test_set in sets)
+    return sets, left_out
+
+
+def score_sets(
+    vectors: Vectors, sets: Sequence[TestSet], rules: EvaluationConfig, *, progress: Progress = SILENT
+) -> tuple[Result, ...]:
+    """Evaluate vectors on given test sets; the rule `half` is ignored.
+
+    Raises
+    ------
+    EvaluationError
+        If no item of any set is known.
+    """
+    results = tuple(score_set(vectors, test_set, rules, progress=progress) for test_set in sets)
+
+    # A set in another language, or with capital letters, has no known word. That is an error only if all are so.
+    unknown = [result.name for result in results if result.known == 0]
+    if not any(result.total for result in results):
+        raise EvaluationError(f"this half of {', '.join(unknown)} has no items to evaluate: leave out half")
+    if len(unknown) == len(results):
+        raise EvaluationError(
+            f"no item of {', '.join(unknown)} is in the vocabulary: check that sets and vectors have the same "
+            "language, and that both or neither are lower-cased"
+        )
+    for name in unknown:
+        progress.message(f"{name}: no item is in the vocabulary")
+
+    return results
 
 
 def score_set(vectors: Vectors, test_set: TestSet, rules: EvaluationConfig, *, progress: Progress = SILENT) -> Result:
@@ -36,37 +145,43 @@ def score_set(vectors: Vectors, test_set: TestSet, rules: EvaluationConfig, *, p
             return score_categories(vectors, test_set, rules)
 
 
+def _count_known(vectors: Vectors, rules: EvaluationConfig) -> int:
+    """Return the number of words that count as known; these are the first ones."""
+    return len(vectors) if rules.top is None else min(rules.top, len(vectors))
+
+
+def _find_ids(vectors: Vectors, words: tuple[str, ...], rules: EvaluationConfig) -> list[int]:
+    """Return the ids of words, with -1 for words that do not count as known."""
+    ids = vectors.vocabulary.ids
+    limit = _count_known(vectors, rules)
+
+    # Words are sorted by frequency: the first `limit` are the most frequent ones.
+    numbers = [ids.get(word, limit) for word in words]
+    return [number if number < limit else -1 for number in numbers]
+
+
 def score_similarity(vectors: Vectors, pairs: SimilaritySet, rules: EvaluationConfig | None = None) -> SimilarityResult:
     """Return the rank correlation between the cosines of the pairs and their human scores."""
     rules = rules or EvaluationConfig()
-    ids = np.array([find_ids(vectors, pair, rules) for pair in pairs.pairs], np.int64).reshape(-1, 2)
+    ids = np.array([_find_ids(vectors, pair, rules) for pair in pairs.pairs], np.int64).reshape(-1, 2)
     is_known = (ids >= 0).all(axis=1)
-    if rules.unknown_pairs == "guess":
-        return summarize_pairs(pairs, _guess_cosines(vectors, pairs, ids), known=int(is_known.sum()), draws=rules.draws)
 
-    # Unit vectors of the words of the set, with a stand-in for unknown words.
-    words, indices = np.unique(ids, return_inverse=True)
-    rows = np.zeros((len(words), vectors.dim), np.float32)
+    # Unit vectors of the words of each pair, with a stand-in for unknown words.
+    rows = vectors.unit_vectors[np.maximum(ids, 0)].astype(np.float64)
+    rows[ids < 0] = 0
     if rules.unknown_pairs == "mean":
-        mean = vectors.vectors[: rules.known_words(vectors)].mean(axis=0, dtype=np.float64)
-        rows[:] = scale_to_unit(mean[None])
-    rows[words >= 0] = vectors.unit_vectors[words[words >= 0]]
+        mean = vectors.vectors[: _count_known(vectors, rules)].mean(axis=0, dtype=np.float64)
+        rows[ids < 0] = scale_to_unit(mean[None])
+    elif rules.unknown_pairs == "guess" and not is_known.all():
+        unknown = [pair[side] for pair, row in zip(pairs.pairs, ids, strict=True) for side in (0, 1) if row[side] < 0]
+        rows[ids < 0] = scale_to_unit(vectors.guesser.guess(unknown))
 
-    firsts, seconds = indices.reshape(ids.shape).T
-    cosines = np.einsum("ij,ij->i", rows[firsts].astype(np.float64), rows[seconds])
+    # In float64: pairs that differ in the last bits of float32 would be ties.
+    cosines = np.einsum("ij,ij->i", rows[:, 0], rows[:, 1])
     if rules.unknown_pairs == "skip":
         cosines[~is_known] = np.nan
 
     return summarize_pairs(pairs, cosines, known=int(is_known.sum()), draws=rules.draws)
-
-
-def _guess_cosines(vectors: Vectors, pairs: SimilaritySet, ids: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the cosine of every pair, with guessed vectors for unknown words."""
-    words = [pair[side] for pair, row in zip(pairs.pairs, ids, strict=True) for side in (0, 1) if row[side] < 0]
-    rows = vectors.unit_vectors[np.maximum(ids, 0)].astype(np.float64)
-    if words:
-        rows[ids < 0] = scale_to_unit(vectors.guesser.guess(words))
-    return np.asarray(np.einsum("ij,ij->i", rows[:, 0], rows[:, 1]))
 
 
 def summarize_pairs(
@@ -98,7 +213,7 @@ def score_analogies(
 ) -> AnalogyResult:
     """Answer every question of a set and return the accuracies."""
     rules = rules or EvaluationConfig()
-    ids = np.array([find_ids(vectors, words, rules) for words in questions.questions], np.int64).reshape(-1, 4)
+    ids = np.array([_find_ids(vectors, words, rules) for words in questions.questions], np.int64).reshape(-1, 4)
     is_known = np.asarray((ids >= 0).all(axis=1))
 
     known_questions = ids[is_known]
@@ -141,6 +256,7 @@ def _tally(
     if known == 0:  # None and not 0 %: no question was asked.
         return None, None, 0, total, 0
 
+    # The paper counts a question with an unknown word as wrong: a small vocabulary is no advantage.
     counted = total if rules.unknown == "wrong" else known
     return correct / counted, share_interval(correct, counted, draws=rules.draws), known, total, correct
 
@@ -148,7 +264,7 @@ def _tally(
 def score_categories(vectors: Vectors, words: CategorySet, rules: EvaluationConfig | None = None) -> CategoryResult:
     """Cluster the known words of a set and return the purity of the clusters."""
     rules = rules or EvaluationConfig()
-    ids = np.array(find_ids(vectors, words.items, rules), np.int64)
+    ids = np.array(_find_ids(vectors, words.items, rules), np.int64)
     is_known = ids >= 0
     is_right = np.zeros(len(ids), bool)
     known = int(is_known.sum())
@@ -183,6 +299,7 @@ def _lie_in_own_cluster(clusters: NDArray[np.int64], categories: NDArray[np.intp
     >>> _lie_in_own_cluster(np.array([0, 0, 0, 1]), np.array([1, 1, 0, 0])).tolist()
     [True, True, False, True]
     """
+    # Of equally frequent categories `argmax` returns the first one.
     table = np.zeros((clusters.max() + 1, categories.max() + 1), np.int64)
     np.add.at(table, (clusters, categories), 1)
     return np.asarray(table.argmax(axis=1)[clusters] == categories)

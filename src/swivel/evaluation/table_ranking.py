@@ -23,29 +23,16 @@ _SCORES_PER_CHUNK = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class RankingReport:
-    """Means over the rows that have held-out cells.
-
-    Attributes
-    ----------
-    recall
-        Share of a row's held-out columns among the first k.
-    ndcg
-        Normalized discounted cumulative gain of the first k.
-    map
-        Mean average precision of the first k: precision at each hit, divided by min(k, held-out columns).
-    by_popularity
-        Recall of the held-out cells (not of rows) of rare, middle and common columns.
-    per_row : ndarray of shape (rows, 3)
-        Recall, NDCG and average precision of each row that has held-out cells, in the order of the rows.
-    """
+    """Means over the rows that have held-out cells."""
 
     k: int
     rows: int
     cells: int
-    recall: float
-    ndcg: float
-    map: float
-    by_popularity: dict[str, float]
+    recall: float  # share of a row's held-out columns among the first k
+    ndcg: float  # normalized discounted cumulative gain of the first k
+    map: float  # mean average precision of the first k: precision at each hit, divided by min(k, held-out columns)
+    by_popularity: dict[str, float]  # recall of the held-out cells (not of rows) of rare, middle and common columns
+    # Recall, NDCG and average precision of each row that has held-out cells, of shape (rows, 3).
     per_row: NDArray[np.float64] = field(compare=False, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
@@ -86,6 +73,7 @@ def evaluate_ranking(scores: Scores, held_out: Any, seen: Any, *, k: int = 20) -
             f"held_out and seen must have the same shape, got {held_out.shape} and {seen.shape}", argument="held_out"
         )
 
+    # A cell that was trained with is never ranked, so it cannot be found either.
     held_out = drop_zeros(held_out - held_out.multiply(seen.astype(bool)))
     rows = np.flatnonzero(np.diff(held_out.indptr))
     if not rows.size:
@@ -95,12 +83,15 @@ def evaluate_ranking(scores: Scores, held_out: Any, seen: Any, *, k: int = 20) -
     hits_of_tier = np.zeros(len(POPULARITY))
     per_row = []
 
+    # In chunks: all scores together would be as large as the dense table.
     size = max(_SCORES_PER_CHUNK // held_out.shape[1], 1)
     for start in range(0, len(rows), size):
         chunk = rows[start : start + size]
-        top = _rank(np.array(scores(chunk), np.float32), seen[chunk], k)
+        table = np.array(scores(chunk), np.float32)
+        table[seen[chunk].tocoo().coords] = -np.inf
+        top, _ = best_of_each(table, k)
         relevant = held_out[chunk].toarray() > 0
-        hits = np.take_along_axis(relevant, top, axis=1)
+        hits = np.take_along_axis(relevant, top, axis=1) & (top >= 0)  # -1: the row has seen all other columns
         per_row.append(_measure_rows(hits, relevant.sum(axis=1)))
         hits_of_tier += np.bincount(tiers[top[hits]], minlength=len(POPULARITY))
 
@@ -112,17 +103,11 @@ def evaluate_ranking(scores: Scores, held_out: Any, seen: Any, *, k: int = 20) -
     return RankingReport(k, len(rows), held_out.nnz, recall, ndcg, precision, by_popularity, metrics)
 
 
-def _rank(scores: NDArray[np.float32], seen: Any, k: int) -> NDArray[np.intp]:
-    """Return the k columns with the highest scores of each row, highest first, without those that were seen."""
-    cells = seen.tocoo()
-    scores[cells.coords] = -np.inf
-    return best_of_each(scores, k)
-
-
 def _measure_rows(hits: NDArray[np.bool_], relevant: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return recall, NDCG and average precision of each row, of shape (rows, 3)."""
     k = hits.shape[1]
     ranks = np.arange(1, k + 1)
+    # NDCG: the gains 1 / log2(rank + 1) of the hits, relative to those of the best order.
     gains = 1 / np.log2(ranks + 1)
     best = np.cumsum(gains)[np.minimum(relevant, k) - 1]
     precisions = np.where(hits, np.cumsum(hits, axis=1) / ranks, 0).sum(axis=1)
@@ -131,6 +116,7 @@ def _measure_rows(hits: NDArray[np.bool_], relevant: NDArray[np.int64]) -> NDArr
 
 def _popularity_tiers(held_out: Any, seen: Any) -> NDArray[np.intp]:
     """Return 0, 1 or 2 for each column, from rare to common, so that each has about a third of the held-out cells."""
+    # Thirds of the cells, not of the columns: most columns are rare, and have hardly a cell to find.
     counts = np.bincount(seen.indices, minlength=seen.shape[1])
     order = np.argsort(counts, kind="stable")
     before = np.cumsum(np.bincount(held_out.indices, minlength=seen.shape[1])[order]) - 1
@@ -142,19 +128,10 @@ def _popularity_tiers(held_out: Any, seen: Any) -> NDArray[np.intp]:
 def split_table(
     counts: Any, share: float = 0.2, *, by: str = "cell", times: Any = None, seed: int = 0
 ) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array]:
-    """Return a table without some of its cells, and those cells.
+    """Return a sparse table without a share of its cells, and those cells.
 
-    Parameters
-    ----------
-    counts : sparse matrix of shape (n_rows, n_columns)
-    share
-        Share of the cells (or of the rows) to hold out.
-    by : {"cell", "row", "time"}
-        Hold out random cells, all cells of random rows, or the latest cells.
-    times : sparse matrix of the same shape
-        Time of each cell, for `by="time"`.
-    seed
-        Of the random numbers.
+    They are random cells, with `by="row"` all cells of random rows, with `by="time"` the latest cells; `times` is a
+    sparse matrix of the same shape.
     """
     import scipy.sparse  # here, because it takes memory that most evaluations do not need
 

@@ -19,9 +19,9 @@ import numpy as np
 
 from swivel.errors import EvaluationError, clear_errors, missing_extra
 from swivel.evaluation.bootstrap import rank_correlation
-from swivel.evaluation.datasets import CategorySet, Line, SimilaritySet, list_set_files, list_sources
+from swivel.evaluation.datasets import CategorySet, Line, SimilaritySet, list_set_files
 from swivel.evaluation.download import TEXT_SOURCES, fetch_sets
-from swivel.evaluation.report import draw_figure
+from swivel.evaluation.results import draw_figure
 from swivel.runtime.notebook import draw_html
 from swivel.runtime.progress import Progress, track
 from swivel.runtime.progress_bars import choose_progress
@@ -46,14 +46,10 @@ TextSet = SimilaritySet | CategorySet
 
 @dataclass(frozen=True, slots=True)
 class TextResult:
-    """The figures of one set of texts: `encode` and `plain_mean` are the two ways to make vectors of texts.
-
-    `measure` is "rho" (Spearman's rank correlation) for pairs, "accuracy" for labels. A figure is None if it is not
-    defined.
-    """
+    """The figures of one set of texts, for two ways to make vectors of texts; None if a figure is not defined."""
 
     name: str
-    measure: str
+    measure: str  # Spearman's "rho" for pairs, "accuracy" for labels
     encode: float | None
     plain_mean: float | None
     items: int
@@ -71,13 +67,16 @@ class TextReport:
 
     def table(self) -> list[tuple[str, ...]]:
         """Return one row of text per set, and the mean of each measure that several sets have."""
-        rows = [_draw_row(result) for result in self.results]
+        results = list(self.results)
         for measure in ("rho", "accuracy"):
             same = [result for result in self.results if result.measure == measure]
             if len(same) > 1:
                 means = _mean([each.encode for each in same]), _mean([each.plain_mean for each in same])
-                rows.append(_draw_row(TextResult("mean", measure, *means, sum(each.items for each in same))))
-        return rows
+                results.append(TextResult("mean", measure, *means, sum(each.items for each in same)))
+        return [
+            (each.name, each.measure, draw_figure(each.encode), draw_figure(each.plain_mean), f"{each.items:,}")
+            for each in results
+        ]
 
     def _repr_html_(self) -> str:
         return draw_html("Evaluation of texts", TEXT_TABLE_HEADER, self.table())
@@ -87,11 +86,6 @@ def _mean(figures: list[float | None]) -> float | None:
     """Return the mean of the figures that are defined."""
     defined = [figure for figure in figures if figure is not None]
     return float(np.mean(defined)) if defined else None
-
-
-def _draw_row(result: TextResult) -> tuple[str, ...]:
-    figures = draw_figure(result.encode), draw_figure(result.plain_mean)
-    return result.name, result.measure, *figures, f"{result.items:,}"
 
 
 def evaluate_texts(
@@ -151,7 +145,7 @@ def evaluate_texts(
 
 def read_text_sets(source: str | Path | Iterable[str | Path]) -> tuple[TextSet, ...]:
     """Read sets of texts from a file, the `.tsv` and `.txt` files of a folder, or a list of files and folders."""
-    return tuple(_read_text_set(file) for file, _ in list_set_files(list_sources(source), "sets of texts", _EXPECTED))
+    return tuple(_read_text_set(file) for file, _ in list_set_files(source, "sets of texts", _EXPECTED))
 
 
 def _read_text_set(path: Path) -> TextSet:
@@ -162,6 +156,7 @@ def _read_text_set(path: Path) -> TextSet:
     except UnicodeDecodeError:
         text = data.decode("latin-1")  # as some published sets
 
+    # Only line ends are removed: the text of a pair may be empty.
     lines = [Line(path, number, line.strip("\r")) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not lines:
         raise EvaluationError(f"{path}: the file is empty; {_EXPECTED}")
@@ -220,6 +215,7 @@ def _classify(encoded: Floats, texts: CategorySet) -> float | None:
     if len(sizes) < 2 or sizes.min() < FOLDS:
         return None
 
+    # Shuffled, because files list the texts of a label one after the other.
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=1)
     inverse_penalty = _INVERSE_PENALTY * max(1.0, _USUAL_TEXTS / texts.size)
     model = make_pipeline(StandardScaler(), LogisticRegression(C=inverse_penalty, max_iter=_MAX_STEPS))

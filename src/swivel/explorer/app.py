@@ -1,24 +1,45 @@
-"""The ASGI application: the files of the page, the API of `routes`, and the error responses."""
+"""The ASGI application: the files of the page, the HTTP API, and the error responses.
+
+Each route of the API calls a function of `queries` or `maps` and returns JSON or bytes; FastAPI checks the sizes of all
+arguments.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from importlib.resources import files
 from pathlib import PurePath
+from typing import Annotated, Any, Literal
 
-from fastapi import FastAPI, Request
+import numpy as np
+from fastapi import APIRouter, Depends, FastAPI, Query, Request
+from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from pydantic import BeforeValidator
 
 from swivel.errors import ConfigError, SwivelError
-from swivel.explorer.assets import MEDIA_TYPES, page_files
-from swivel.explorer.maps import MapMaker
+from swivel.explorer import queries
+from swivel.explorer.limits import MAX_ANSWERS, MAX_TERMS, MAX_TEXT_LENGTH
+from swivel.explorer.maps import Map, MapMaker
 from swivel.explorer.models import VectorSet, View
-from swivel.explorer.queries import NoSuchWord
 from swivel.explorer.security import Guard
+from swivel.runtime.numbers import is_plain
 from swivel.runtime.resources import count_cores
+from swivel.vectors import Expression
+
+_LABELS_PER_LINE = 2_000
+MEDIA_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,25 +49,176 @@ class Exploration:
     sets: Sequence[VectorSet]
     maps: MapMaker
 
-    def choose(self, number: int, key: str) -> tuple[VectorSet, View]:
-        """Return set `number` and its view `key`, or raise ConfigError."""
-        if number >= len(self.sets):
-            raise ConfigError(f"set must be below {len(self.sets)}, got {number}")
-        return self.sets[number], self.sets[number].view(key)
+
+def _check_digits(value: Any) -> Any:
+    """Refuse texts such as 1_0, which pydantic reads as ten."""
+    if isinstance(value, str) and not is_plain(value):
+        raise ValueError(f"{value!r} is not a valid integer")
+    return value
+
+
+Text = Annotated[str, Query(max_length=MAX_TEXT_LENGTH)]
+Texts = Annotated[list[Text] | None, Query(max_length=MAX_TERMS)]
+Integer = Annotated[int, BeforeValidator(_check_digits)]
+Count = Annotated[Integer, Query(ge=1, le=MAX_ANSWERS)]
+Number = Annotated[Integer, Query(ge=0, le=9, alias="set")]
+
+router = APIRouter(prefix="/api")
+get = partial(router.api_route, methods=["GET", "HEAD"], response_model=None)
+
+
+def choose(request: Request, number: Number = 0, view: Text = "") -> tuple[VectorSet, View]:
+    """Return the set and the view named in a request."""
+    sets: Sequence[VectorSet] = request.app.state.exploration.sets
+    if number >= len(sets):
+        raise ConfigError(f"set must be below {len(sets)}, got {number}")
+    return sets[number], sets[number].view(view)
+
+
+Chosen = Annotated[tuple[VectorSet, View], Depends(choose)]
+
+
+def find_map(request: Request, choice: Chosen) -> Map:
+    """Return the map of the view named in a request."""
+    word_map: Map = request.app.state.exploration.maps.map_of(choice[1])
+    return word_map
+
+
+ChosenMap = Annotated[Map, Depends(find_map)]
+
+
+async def run_query(request: Request, query: Callable[..., dict[str, Any]], *arguments: Any) -> Response:
+    """Run a search over all words in a thread; no more searches run at the same time than there are cores."""
+    # A waiting request holds no thread.
+    # More at once would only wait for each other, each with its scores in memory.
+    async with request.app.state.query_slots:
+        return _json(await run_in_threadpool(query, *arguments))
+
+
+def read_query(choice: Chosen, q: Text = "", plus: Texts = None, minus: Texts = None) -> Expression:
+    """Return the expression of a request: the typed text `q`, or the words `plus` and `minus`."""
+    if q:
+        return queries.read_expression(choice[1], q)
+    return Expression(tuple(plus or ()), tuple(minus or ()))
+
+
+TypedExpression = Annotated[Expression, Depends(read_query)]
+
+
+@get("/sets")
+def sets(request: Request) -> Response:
+    """Return a description of the sets of vectors, and the largest `count` that is allowed."""
+    shown = request.app.state.exploration.sets
+    return _json({"sets": [each.describe() for each in shown], "most": MAX_ANSWERS})
+
+
+@get("/suggest")
+def suggest(choice: Chosen, q: Text = "", count: Count = 8) -> Response:
+    """Return completions and similar spellings of a text."""
+    return _json(queries.suggest(choice[1], q, count))
+
+
+@get("/nearest")
+async def nearest(request: Request, choice: Chosen, expression: TypedExpression, count: Count = 20) -> Response:
+    """Return the nearest neighbors of an expression."""
+    return await run_query(request, queries.find_nearest, choice[1], expression, count)
+
+
+@get("/columns")
+async def columns(request: Request, choice: Chosen, q: Text, count: Count = 20) -> Response:
+    """Return the columns with the highest scores for a word."""
+    return await run_query(request, queries.find_columns, choice[0], (q,), count)
+
+
+@get("/analogy")
+async def analogy(
+    request: Request,
+    choice: Chosen,
+    words: Annotated[list[Text], Query(min_length=3, max_length=3, alias="word")],
+    method: Literal["3cosadd", "3cosmul"] = "3cosadd",
+    count: Count = 10,
+) -> Response:
+    """Return the answers to the analogy "a is to b as c is to ?"; the parameter `word` is given three times."""
+    a, b, c = words
+    return await run_query(request, queries.solve_analogy, choice[1], (a, b, c), method, count)
+
+
+@get("/compare")
+async def compare(request: Request, choice: Chosen, a: Text, b: Text, count: Count = 20) -> Response:
+    """Return the cosine of two words, and the neighbors and columns that they share or not."""
+    return await run_query(request, queries.compare_words, *choice, (a, b), count)
+
+
+@get("/map")
+def describe_map(word_map: ChosenMap) -> Response:
+    """Return the state of a map."""
+    return _json(word_map.describe())
+
+
+@get("/map/points")
+def points(word_map: ChosenMap, layout: Literal["pca", "umap"] = "pca") -> Response:
+    """Return the coordinates of all points as float32: x, y, x, y, ..."""
+    return _bytes(word_map.points(layout), "<f4")
+
+
+@get("/map/clusters")
+def clusters(word_map: ChosenMap) -> Response:
+    """Return the cluster of each point as uint16."""
+    return _bytes(None if word_map.clusters is None else word_map.clusters.numbers, "<u2")
+
+
+@get("/map/order")
+def order(word_map: ChosenMap) -> Response:
+    """Return the ids of the points as uint32, those with the most informative labels first."""
+    return _bytes(None if word_map.clusters is None else word_map.clusters.order, "<u4")
+
+
+@get("/map/counts")
+def counts(word_map: ChosenMap) -> Response:
+    """Return the count of the label of each point as float32."""
+    return _bytes(word_map.view.vectors.vocabulary.counts[: len(word_map)], "<f4")
+
+
+@get("/map/labels")
+def labels(word_map: ChosenMap) -> Response:
+    """Return the labels of the points as a stream of lines, each a JSON list."""
+    return StreamingResponse(_label_lines(word_map), media_type="application/x-ndjson")
+
+
+def _label_lines(word_map: Map) -> Iterator[str]:
+    """Yield JSON lists of labels, common ones first; labels longer than a query may be are cut."""
+    tokens = word_map.view.vectors.vocabulary.tokens
+    for start in range(0, len(word_map), _LABELS_PER_LINE):
+        part = tokens[start : min(start + _LABELS_PER_LINE, len(word_map))]
+        yield json.dumps([token[:MAX_TEXT_LENGTH] for token in part]) + "\n"
+
+
+def _json(data: dict[str, Any]) -> Response:
+    return JSONResponse(data, headers={"cache-control": "no-store"})
+
+
+def _bytes(array: np.ndarray[Any, Any] | None, dtype: str) -> Response:
+    """Return the bytes of an array, or status 409 if it is None."""
+    if array is None:
+        return JSONResponse({"error": "not computed yet; /api/map returns the state"}, 409)
+    # Bytes and not JSON: 100,000 points are 800 KB instead of 2 MB of text to parse.
+    data = np.ascontiguousarray(array, dtype).tobytes()
+    return Response(data, media_type="application/octet-stream", headers={"cache-control": "no-store"})
 
 
 def make_app(exploration: Exploration, bound: str) -> Guard:
     """Return the ASGI application of a server on the address `bound`, wrapped in the security checks."""
-    from swivel.explorer.routes import router
-
     # FastAPI's documentation pages are disabled because they load scripts from other sites.
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.state.exploration = exploration
     app.state.query_slots = asyncio.Semaphore(count_cores())
 
-    for name, data in page_files().items():
-        path = "/" if name == "index.html" else f"/{name}"
-        app.add_api_route(path, _serve_file(name, data), methods=["GET", "HEAD"], response_model=None)
+    # The files of the page are read into memory once, so that the path of a request never reaches the file system.
+    for file in (files("swivel.explorer") / "page").iterdir():
+        if PurePath(file.name).suffix in MEDIA_TYPES:
+            path = "/" if file.name == "index.html" else f"/{file.name}"
+            serve = _serve_file(file.name, file.read_bytes())
+            app.add_api_route(path, serve, methods=["GET", "HEAD"], response_model=None)
     app.include_router(router)
 
     app.add_exception_handler(SwivelError, _respond_to_error)
@@ -68,7 +240,9 @@ def _serve_file(name: str, data: bytes) -> Callable[[Request], Response]:
 
 
 async def _respond_to_error(request: Request, error: Exception) -> Response:
-    if isinstance(error, NoSuchWord):  # A usual answer, with status 200: browsers log every other status as an error.
+    if isinstance(
+        error, queries.NoSuchWord
+    ):  # A usual answer, with status 200: browsers log every other status as an error.
         return JSONResponse({"error": str(error), "word": error.token, "close": error.close})
     return JSONResponse({"error": str(error)}, 400)
 

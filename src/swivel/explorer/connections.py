@@ -13,13 +13,12 @@ IDLE_SECONDS = 10.0
 
 
 class TimedProtocol(H11Protocol):
-    """HTTP/1.1 of uvicorn, which closes a connection while its client sends no request or does not read the answer.
+    """HTTP/1.1 of uvicorn, which closes a connection while its client sends no request or does not read the answer."""
 
-    uvicorn limits the time between two requests only. Clients that connect and send nothing, or half a request, would
-    keep all connections of the server. Its own limit answers all connections with status 503 once there are too many,
-    each of which keeps a file open; here only those above the limit are closed, so that a flood of them neither uses up
-    the open files of the process nor stops the others.
-    """
+    # uvicorn limits the time between two requests only. Clients that connect and send nothing, or half a request, would
+    # keep all connections of the server. Its own limit answers all connections with status 503 once there are too many,
+    # each of which keeps a file open; here only those above the limit are closed, so that a flood of them neither uses
+    # up the open files of the process nor stops the others.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start to check the connection, or close it if there are too many."""

@@ -6,40 +6,80 @@ process, which sends drafts, and its result is saved in the cache of the user un
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from swivel.errors import StorageError, SwivelError
 from swivel.explorer.limits import MAX_POINTS
 from swivel.explorer.models import View
-from swivel.explorer.projection import (
-    UMAP,
-    Clusters,
-    Floats,
-    Show,
-    compute_umap,
-    find_clusters,
-    fit_to_frame,
-    reduce_vectors,
-    send_umap,
-    take_plane,
-)
-from swivel.runtime.child_process import call_in_process, can_start_processes
+from swivel.runtime.child_process import SentProgress, call_in_process, can_start_processes
 from swivel.runtime.progress import SILENT
 from swivel.storage import fingerprint, open_array, write_file
-from swivel.vectors.label_placement import weigh_labels
+from swivel.vectors.projection import (
+    UMAP,
+    Show,
+    compute_umap,
+    fit_to_frame,
+    reduce_vectors,
+    take_plane,
+    weigh_labels,
+)
+from swivel.vectors.search import Floats, scale_to_unit
 
 Compute = Callable[[Floats, Show], Floats]
+_DRAFT_SECONDS = 1.0  # between two drafts of a map
+CLUSTERS = 12  # as many as there are distinguishable colors
+TYPICAL = 6  # ids that describe a cluster
+_SAMPLE = 20_000  # k-means is fitted to this many most common words, and predicts the cluster of all words
+
+
+class Clusters(NamedTuple):
+    """The cluster of each vector, the most informative ids of each cluster, and all ids, informative ones first."""
+
+    numbers: NDArray[np.uint16]
+    typical: tuple[tuple[int, ...], ...]
+    order: NDArray[np.uint32]
+
+
+def find_clusters(components: Floats, weights: Floats | None = None, *, count: int = CLUSTERS) -> Clusters:
+    """Return k-means clusters, fitted to the most common vectors; cluster 0 is the largest."""
+    # A label is informative about its cluster if it is near the center and its weight, of `weigh_labels`, is
+    # large.
+    from sklearn.cluster import MiniBatchKMeans
+
+    sample = components[:_SAMPLE]
+    means = MiniBatchKMeans(min(count, len(sample)), random_state=1, n_init=3, batch_size=4_096)
+    # scikit-learn warns about fewer distinct vectors than clusters, and about MKL on Windows; the user can do nothing.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        means.fit(sample)
+        labels = means.predict(components)
+
+    # Renumber the clusters by decreasing size.
+    order = np.argsort(-np.bincount(labels, minlength=len(means.cluster_centers_)), kind="stable")
+    rank = np.empty(len(order), np.uint16)
+    rank[order] = np.arange(len(order))
+    numbers = rank[labels]
+
+    directions = scale_to_unit(means.cluster_centers_[order])[numbers]
+    cosines = np.einsum("ij,ij->i", scale_to_unit(components), directions)
+    importance = np.maximum(cosines, 0) if weights is None else np.maximum(cosines, 0) * weights
+    falling = np.argsort(-importance, kind="stable").astype(np.uint32)
+    members = (falling[numbers[falling] == number] for number in range(len(order)))
+    return Clusters(numbers, tuple(tuple(ids[:TYPICAL].tolist()) for ids in members), falling)
 
 
 def cache_folder() -> Path | None:
@@ -56,11 +96,25 @@ def cache_folder() -> Path | None:
     return Path(base) / "swivel" / "maps"
 
 
-def compute_in_process(components: Floats, show: Show) -> Floats:
-    """Return the UMAP coordinates, computed in a new process, which ends with this one.
+def send_umap(components: Floats, *, progress: SentProgress) -> Floats:
+    """Return the UMAP coordinates, and send drafts of them, one per second."""
+    if hasattr(os, "nice"):
+        os.nice(10)  # This process computes nothing else, and queries come first.
 
-    `show` is called with the drafts that the process sends.
-    """
+    shown = time.monotonic()
+
+    def show(points: Floats) -> None:
+        nonlocal shown
+        if time.monotonic() - shown >= _DRAFT_SECONDS:
+            progress.send(points)
+            shown = time.monotonic()
+
+    return compute_umap(components, show)
+
+
+def compute_in_process(components: Floats, show: Show) -> Floats:
+    """Return the UMAP coordinates, computed in a new process, which ends with this one."""
+    # `show` is called with the drafts that the process sends.
     if not can_start_processes():
         return compute_umap(components, show)
     with call_in_process(send_umap, components) as call:
@@ -68,11 +122,10 @@ def compute_in_process(components: Floats, show: Show) -> Floats:
 
 
 class Map:
-    """The map of one view: its most common labels, by default 100,000.
+    """The map of one view: its most common labels, by default 100,000."""
 
-    A background thread sets `clusters`, then drafts, then `umap` or `problem`. `began` is the time when UMAP started,
-    or 0.
-    """
+    # A background thread sets `clusters`, then drafts, then `umap` or `problem`. `began` is the time when UMAP
+    # started, or 0.
 
     def __init__(self, view: View, max_points: int = MAX_POINTS) -> None:
         self.view = view
@@ -107,17 +160,15 @@ class Map:
         return fingerprint({"vectors": digest.hexdigest(), "umap": UMAP})
 
     def points(self, layout: str) -> Floats | None:
-        """Return the coordinates (n, 2) of a layout, nearly all in -1 .. 1, None if they are not computed yet.
-
-        Those of UMAP are the last draft until they are final.
-        """
+        """Return the coordinates (n, 2) of a layout, nearly all in -1 .. 1, None if they are not computed yet."""
+        # Those of UMAP are the last draft until they are final.
         if layout == "pca":
             return fit_to_frame(take_plane(self.components))
         points = self.draft if self.umap is None else self.umap
         return None if points is None else fit_to_frame(points)
 
     def show_draft(self, points: Floats) -> None:
-        """Keep a draft of the coordinates of UMAP."""
+        """Show a draft of the coordinates of UMAP."""
         self.draft = points
         self.drafts += 1
 
@@ -128,12 +179,19 @@ class Map:
 
     def describe(self) -> dict[str, Any]:
         """Return the size of the map, the state of UMAP, and the clusters, for JSON."""
+        state = "missing" if self.problem else "computing"
         if self.umap is not None:
             state = "ready"
-        else:
-            state = "missing" if self.problem else "computing"
         is_running = state == "computing" and self.began > 0
 
+        clusters = None
+        if self.clusters is not None:
+            sizes = np.bincount(self.clusters.numbers, minlength=len(self.clusters.typical)).tolist()
+            tokens = self.view.vectors.vocabulary.tokens
+            clusters = [
+                {"size": size, "typical": [tokens[number] for number in typical]}
+                for size, typical in zip(sizes, self.clusters.typical, strict=True)
+            ]
         return {
             "points": len(self),
             "total": len(self.view.vectors),
@@ -141,19 +199,8 @@ class Map:
             "drafts": self.drafts,
             "problem": self.problem,
             "seconds": round(time.monotonic() - self.began, 1) if is_running else 0,
-            "clusters": self._describe_clusters(),
+            "clusters": clusters,
         }
-
-    def _describe_clusters(self) -> list[dict[str, Any]] | None:
-        if self.clusters is None:
-            return None
-
-        sizes = np.bincount(self.clusters.numbers, minlength=len(self.clusters.typical)).tolist()
-        tokens = self.view.vectors.vocabulary.tokens
-        return [
-            {"size": size, "typical": [tokens[number] for number in typical]}
-            for size, typical in zip(sizes, self.clusters.typical, strict=True)
-        ]
 
 
 class MapMaker:
@@ -189,37 +236,20 @@ class MapMaker:
 
     def load_or_compute(self, target: Map) -> Floats:
         """Return the UMAP coordinates from the cache, or compute and save them."""
-        file = None
-        if self._cache is not None:
-            file = self._cache / f"{target.fingerprint}.npy"
-            points = _read_points(file, len(target))
-            if points is not None:
+        if self._cache is None:
+            return self._compute(target.components, target.show_draft)
+
+        # A file that is missing, damaged or of another size is replaced.
+        file = self._cache / f"{target.fingerprint}.npy"
+        with contextlib.suppress(StorageError, OSError):
+            points = np.array(open_array(file))
+            if points.shape == (len(target), 2) and points.dtype == np.float32 and np.isfinite(points).all():
                 return points
 
         points = self._compute(target.components, target.show_draft)
-
-        if file is not None:
-            _save_points(file, points)
+        data = io.BytesIO()
+        np.lib.format.write_array(data, points, allow_pickle=False)
+        # On a full or read-only disk, the next start computes the map again.
+        with contextlib.suppress(StorageError, OSError):
+            write_file(file, data.getvalue())
         return points
-
-
-def _read_points(file: Path, count: int) -> Floats | None:
-    """Return cached coordinates, None if the file is missing, damaged or of another size."""
-    try:
-        stored = open_array(file)
-    except (StorageError, OSError):
-        return None
-    if stored.shape != (count, 2) or stored.dtype != np.float32:
-        return None
-
-    points = np.array(stored)
-    return points if np.isfinite(points).all() else None
-
-
-def _save_points(file: Path, points: Floats) -> None:
-    data = io.BytesIO()
-    np.lib.format.write_array(data, points, allow_pickle=False)
-    try:
-        write_file(file, data.getvalue())
-    except (StorageError, OSError):
-        return  # On a full or read-only disk, the next start computes the map again.

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from swivel.config import VectorsConfig
 from swivel.counts import Matrix, open_matrix
@@ -21,7 +20,7 @@ from swivel.errors import ConfigError
 from swivel.explorer.spelling import Speller
 from swivel.vectors import Vectors, VectorTable, combine_vectors
 from swivel.vectors.formats import find_vectors, open_vectors
-from swivel.vectors.label_placement import weigh_labels
+from swivel.vectors.projection import weigh_labels
 from swivel.vectors.trained_matrix import find_matrix
 
 _EXAMPLE_RANKS = (100, 200, 300, 500, 800, 1_200, 1_800, 2_700)  # The most telling word between two of them is shown.
@@ -37,15 +36,13 @@ _ROWS_COMPARED = 64  # enough to decide whether saved vectors are w + c
 
 
 class View:
-    """One view of a set of vectors, such as w or w + c, made on first use.
-
-    `key` names it in requests, `label` on the page.
-    """
+    """One view of a set of vectors, such as w or w + c, made on first use."""
 
     def __init__(self, key: str, label: str, make: Callable[[], Vectors]) -> None:
-        self.key = key
-        self.label = label
+        self.key = key  # in requests
+        self.label = label  # on the page
         self._make = make
+        # Held while the vectors are made: two requests must not scale a million of them at once.
         self._lock = threading.Lock()
         self._vectors: Vectors | None = None
 
@@ -97,12 +94,6 @@ class VectorSet:
             raise ConfigError(f"view must be one of {', '.join(self.views)}, got {key[:40]!r}")
         return self.views[key]
 
-    @cached_property
-    def dead_columns(self) -> NDArray[np.intp]:
-        """Ids of the columns that are all zeros, because they have no counts."""
-        columns = self.vectors.columns
-        return np.empty(0, np.intp) if columns is None else np.flatnonzero(~columns.any(axis=1))
-
     def count(self, row: str, column: str) -> float | None:
         """Return the co-occurrence count of a row and a column, None if it is not in a matrix."""
         if self.matrix is None or row not in self.matrix.rows or column not in self.matrix.columns:
@@ -112,6 +103,7 @@ class VectorSet:
     def describe(self) -> dict[str, Any]:
         """Return the facts about the set that the page shows, for JSON."""
         vectors = self.vectors
+        # Examples that tell something, from frequent to rarer words.
         weights = weigh_labels(vectors, min(len(vectors), _EXAMPLE_RANKS[-1]))
         rank_ranges = [(start, weights[start:end]) for start, end in itertools.pairwise(_EXAMPLE_RANKS)]
         examples = [vectors.vocabulary[start + int(range_.argmax())] for start, range_ in rank_ranges if len(range_)]
@@ -154,6 +146,7 @@ def _saved_as(vectors: Vectors) -> str:
     if vectors.columns is None or not vectors.columns_per_row or vectors.dim != vectors.rows.shape[1]:
         return "other"
 
+    # Training may have combined rows and columns with float32 rounding in another order.
     first = slice(0, _ROWS_COMPARED)
     columns = vectors.columns[: _ROWS_COMPARED * vectors.columns_per_row]
     summed = vectors.rows[first] + columns.reshape(-1, vectors.columns_per_row, vectors.dim).sum(axis=1)
@@ -166,11 +159,7 @@ def _sum_sides(vectors: Vectors) -> VectorTable:
 
 
 def open_set(path: str | Path, matrix: str | Path | None = None) -> VectorSet:
-    """Open vectors and the matrix they were trained on, by default the folder `matrix` beside them.
-
-    Raises StorageError if the vectors or the matrix cannot be read, ConfigError if the rows of `matrix` are not the
-    words of the vectors.
-    """
+    """Open vectors and the matrix they were trained on, by default the folder `matrix` beside them."""
     vectors = open_vectors(path)
     vectors_path = find_vectors(path)
     counts = find_matrix(vectors) if matrix is None else open_matrix(matrix)

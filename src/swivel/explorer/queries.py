@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from swivel.errors import ConfigError, UnknownToken
 from swivel.explorer.limits import MAX_TERMS, MAX_TEXT_LENGTH, SHARED_REACH
 from swivel.explorer.models import VectorSet, View
-from swivel.vectors import Expression, Vectors, parse_expression
-from swivel.vectors.search import EPSILON, best_ids, scale_to_unit, shift_cosine
+from swivel.vectors import Expression, parse_expression
+from swivel.vectors.search import best_ids, scale_to_unit, score_3cosmul
 
 _CLOSE_SHOWN = 5
 _ENOUGH_COMPLETIONS = 3  # a text with this many completions is probably not misspelled
@@ -47,12 +47,10 @@ def _check_length(text: str) -> None:
 
 
 def find_nearest(view: View, expression: Expression, count: int) -> dict[str, Any]:
-    """Return the words nearest to an expression, and the cosine of each answer with each term.
-
-    All terms are scaled to length 1. The cosine of an answer with the sum is therefore the signed sum of its cosines
-    with the terms, divided by the `length` of the sum.
-    """
-    _find_ids(view, [*expression.plus, *expression.minus])
+    """Return the words nearest to an expression, and the cosine of each answer with each term."""
+    # All terms are scaled to length 1. The cosine of an answer with the sum is therefore the signed sum of its
+    # cosines with the terms, divided by the `length` of the sum.
+    _find_ids(view, [*expression.plus, *expression.minus])  # raises an error with suggestions
     vectors = view.vectors
     direction = scale_to_unit(vectors.vector(expression.plus, minus=expression.minus)[None])
     scores = np.full(len(vectors), -np.inf, np.float32)  # A direction of zeros has no neighbors.
@@ -69,10 +67,8 @@ def solve_analogy(view: View, words: tuple[str, str, str], method: str, count: i
     if method == "3cosadd":
         return {"method": method, **find_nearest(view, expression, count)}
 
-    # 3CosMul (Levy and Goldberg, 2014): cos(x, b) cos(x, c) / (cos(x, a) + epsilon), with cosines shifted to [0, 1].
     unit = view.vectors.unit_vectors
-    to_a, to_b, to_c = shift_cosine(multiply(unit, unit[ids]))
-    return {"method": method, **_describe_best(view, expression, to_b * to_c / (to_a + EPSILON), count)}
+    return {"method": method, **_describe_best(view, expression, score_3cosmul(*multiply(unit, unit[ids])), count)}
 
 
 def _describe_best(view: View, expression: Expression, scores: NDArray[np.float32], count: int) -> dict[str, Any]:
@@ -81,7 +77,7 @@ def _describe_best(view: View, expression: Expression, scores: NDArray[np.float3
     terms = _find_ids(view, [*expression.plus, *expression.minus])
     signs = np.array([1] * len(expression.plus) + [-1] * len(expression.minus), np.float32)
 
-    best = _choose_best(view.vectors, scores, terms, count)
+    best = view.vectors.rank_rows(scores, terms, count).tolist()
     parts = unit[best] @ unit[terms].T
     return {
         "terms": [{"sign": int(sign), **view.facts(term)} for sign, term in zip(signs, terms, strict=True)],
@@ -104,7 +100,7 @@ def find_columns(vector_set: VectorSet, words: Sequence[str], count: int) -> dic
     ids = _find_ids(vector_set.view(""), words)
 
     scores = multiply(vectors.columns, vectors.rows[ids]) + np.float32(vectors.shift)
-    scores[:, vector_set.dead_columns] = -np.inf
+    scores[:, vectors.zero_columns] = -np.inf
     best = np.unique(np.concatenate([best_ids(row, count) for row in scores]))
     best = best[np.argsort(-scores[:, best].max(axis=0), kind="stable")]
 
@@ -133,7 +129,9 @@ def compare_words(vector_set: VectorSet, view: View, words: tuple[str, str], cou
     with ThreadPoolExecutor(1) as pool:
         columns = pool.submit(find_columns, vector_set, words, min(count, 12)) if has_columns else None
         scores = multiply(vectors.unit_vectors, vectors.unit_vectors[ids])
-        near = [_choose_best(vectors, row, [number], SHARED_REACH) for row, number in zip(scores, ids, strict=True)]
+        near = [
+            vectors.rank_rows(row, [number], SHARED_REACH).tolist() for row, number in zip(scores, ids, strict=True)
+        ]
 
     both = set(near[0]) & set(near[1])
     shared = _describe_pairs(view, [number for number in near[0] if number in both], ids)
@@ -194,28 +192,15 @@ def _find_ids(view: View, tokens: Sequence[str]) -> list[int]:
     return [vocabulary.ids[token] for token in tokens]
 
 
-def _choose_best(vectors: Vectors, scores: NDArray[np.float32], own: Sequence[int], count: int) -> list[int]:
-    """Return the ids with the highest scores, without those of the query and without zero vectors.
-
-    `scores` is modified.
-    """
-    scores[vectors.is_zero] = -np.inf
-    scores[list(own)] = -np.inf
-    best: list[int] = best_ids(scores, count).tolist()
-    return best
-
-
 def multiply(table: NDArray[np.float32], queries: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the dot products (queries, rows) of a large table with a few queries.
-
-    The product is computed on one core, block by block, one query at a time. The second query finds the block in the
-    cache; a product with a matrix of two columns is slower than two products with vectors; and a product on two cores
-    waits for the slower one. With other jobs on both cores, the p95 of an analogy fell from 203 to 18 ms
-    (benchmarks/explorer.py).
+    """Return the dot products (queries, rows) of a large table with a few queries, on one core.
 
     >>> multiply(np.eye(2, dtype=np.float32), np.array([[1, 2]], np.float32)).tolist()
     [[1.0, 2.0]]
     """
+    # Block by block, one query at a time: the second query finds the block in the cache; a product with a matrix of two
+    # columns is slower than two products with vectors; and a product on two cores waits for the slower one. With other
+    # jobs on both cores, the p95 of an analogy fell from 203 to 18 ms (benchmarks/explorer.py).
     scores = np.empty((len(queries), len(table)), np.float32)
     for start in range(0, len(table), _ROWS_PER_BLOCK):
         block = table[start : start + _ROWS_PER_BLOCK]

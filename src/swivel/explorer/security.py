@@ -33,13 +33,12 @@ HEADERS = {
 def allows_host(bound: str, header: str) -> bool:
     """Return whether a Host header names the server that listens on the address `bound`.
 
-    A server on a loopback address allows loopback addresses and `localhost`. A server on another address also allows
-    any numeric address (DNS rebinding needs a name) and the name of this machine. Ports are ignored, because a tunnel
-    may use another one. Starlette's TrustedHostMiddleware allows only names of a fixed list.
-
     >>> allows_host("127.0.0.1", "localhost:8707"), allows_host("127.0.0.1", "evil.example")
     (True, False)
     """
+    # A server on a loopback address allows loopback addresses and `localhost`. A server on another address also allows
+    # any numeric address (DNS rebinding needs a name) and the name of this machine. Ports are ignored, because a tunnel
+    # may use another one. Starlette's TrustedHostMiddleware allows only names of a fixed list.
     name = _parse_host(header.lower())
     if name is None:
         return False
@@ -47,7 +46,7 @@ def allows_host(bound: str, header: str) -> bool:
         return True
     if is_loopback(bound):
         return False
-    return name in {bound.lower(), socket.gethostname().lower()} or _is_address(name)
+    return name in {bound.lower(), socket.gethostname().lower()} or _to_address(name) is not None
 
 
 def _parse_host(header: str) -> str | None:
@@ -70,22 +69,21 @@ def _parse_host(header: str) -> str | None:
 
 def is_loopback(host: str) -> bool:
     """Return whether only clients on this machine can connect to an address."""
-    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
+    address = _to_address(host)
+    return host == "localhost" or (address is not None and address.is_loopback)
 
 
-def _is_address(name: str) -> bool:
+def _to_address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        ipaddress.ip_address(name)
+        return ipaddress.ip_address(name)
     except ValueError:
-        return False
-    return True
+        return None
 
 
 class Guard:
-    """ASGI middleware that rejects requests that the page never makes, and adds the security headers.
+    """ASGI middleware that rejects requests that the page never makes, and adds the security headers."""
 
-    `bound` is the address that the server listens on.
-    """
+    # `bound` is the address that the server listens on.
 
     def __init__(self, app: ASGIApp, bound: str) -> None:
         self._app = app

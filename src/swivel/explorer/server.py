@@ -32,10 +32,7 @@ def check_extra() -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket; connections wait in its queue until the server runs.
-
-    Raises ConfigError if the port is invalid or in use, or if `host` is not an address of this machine.
-    """
+    """Return a listening socket; connections wait in its queue until the server runs."""
     if not 0 <= port <= 65_535:
         raise ConfigError(f"port must be 0 (any free port) to 65535, got {port}")
 
@@ -65,10 +62,7 @@ def name_url(listener: socket.socket) -> str:
 
 
 def open_exploration(paths: Sequence[str | Path], matrix: str | Path | None = None) -> Exploration:
-    """Open one or two sets of vectors; `matrix` is what the first was trained on, by default the one beside it.
-
-    Raises StorageError if a path cannot be read, and ConfigError if `matrix` has other rows than the vectors.
-    """
+    """Open one or two sets of vectors; `matrix` is what the first was trained on, by default the one beside it."""
     from swivel.explorer.app import Exploration
     from swivel.explorer.maps import MapMaker, cache_folder
     from swivel.explorer.models import open_set
@@ -110,12 +104,11 @@ def warm(exploration: Exploration) -> None:
     """Compute cached values before the first request, so that it is as fast as later ones."""
     with contextlib.suppress(Exception):  # The first request will raise the same error.
         for each in exploration.sets:
-            view = each.view("")
-            view.speller.complete("a", 1)
-            view.speller.find_close("a", 1)
-            exploration.maps.map_of(view)
-
-        for each in exploration.sets:
-            _ = each.dead_columns
-            for view in each.views.values():
+            first, *others = each.views.values()
+            first.speller.complete("a", 1)
+            first.speller.find_close("a", 1)
+            exploration.maps.map_of(first)
+            for view in others:
                 _ = view.vectors
+            if each.vectors.columns is not None:
+                _ = each.vectors.zero_columns

@@ -34,10 +34,9 @@ class Speller:
         self._labels = labels
 
     def complete(self, text: str, count: int) -> list[int]:
-        """Return the ids of labels that complete a text.
-
-        The text itself comes first, then labels that start with it, then labels that contain it; common ones first.
-        """
+        """Return the ids of labels that complete a text."""
+        # The text itself comes first, then labels that start with it, then labels that contain it; common
+        # ones first.
         folded = text.casefold()
         matches = self._starting_with(folded, count)
         exact = [number for number in matches if self._labels[number] == text]
@@ -80,10 +79,8 @@ class Speller:
 
     @cached_property
     def _pairs(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Sorted keys of all pairs of adjacent letters, the label each belongs to, and the number of pairs per label.
-
-        Line ends mark the start and the end of a label: "ab" has the pairs (start, a), (a, b) and (b, end).
-        """
+        """Sorted keys of all pairs of adjacent letters, the label of each, and the number of pairs per label."""
+        # Line ends mark the start and the end of a label: "ab" has the pairs (start, a), (a, b) and (b, end).
         text = "\n".join(["", *(label[:_MAX_LENGTH].replace("\n", " ") for label in self._folded), ""])
         letters = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4").astype(np.int64)
 

@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 
 from swivel.errors import ConfigError, missing_extra
-from swivel.explorer.assets import page_files
 from swivel.explorer.limits import MAX_POINTS, MAX_TEXT_LENGTH
-from swivel.explorer.maps import Map, MapMaker, cache_folder
+from swivel.explorer.maps import Clusters, Map, MapMaker, cache_folder
 from swivel.explorer.models import View
-from swivel.explorer.projection import Clusters, Floats, compute_umap
 from swivel.reports.plots import FORMATS, draw_figure, plot_map
 from swivel.reports.plots.map_plot import PALETTE
 from swivel.runtime.progress import Progress, track
 from swivel.runtime.progress_bars import choose_progress
 from swivel.storage import write_file
 from swivel.vectors import Vectors
+from swivel.vectors.projection import compute_umap
+from swivel.vectors.search import Floats
 
 LAYOUTS = ("umap", "pca")
 MAP_FORMATS = (*FORMATS, "html")
@@ -68,7 +68,10 @@ class WordMap:
             "palette": PALETTE,
         }
         page = files("swivel").joinpath("data", "map.html").read_text(encoding="utf-8")
-        scripts = "".join(_to_script(page_files()[name].decode()) for name in _SCRIPTS)
+        # The modules of the page become one script: without imports and exports.
+        modules = [(files("swivel.explorer") / "page" / name).read_text(encoding="utf-8") for name in _SCRIPTS]
+        lines = [line for module in modules for line in module.splitlines() if not line.startswith("import ")]
+        scripts = "".join(line.removeprefix("export ") + "\n" for line in lines)
 
         # In a script element, < could start a tag: JSON has an escape for it.
         parts = {
@@ -87,12 +90,6 @@ def check_map_format(path: Path) -> str:
     if kind not in MAP_FORMATS:
         raise ConfigError(f"{path}: maps are written as {', '.join('.' + name for name in MAP_FORMATS)}")
     return kind
-
-
-def _to_script(module: str) -> str:
-    """Return a module of the page as part of one script: without imports and exports."""
-    lines = [line for line in module.splitlines() if not line.startswith("import ")]
-    return "\n".join(line.removeprefix("export ") for line in lines) + "\n"
 
 
 def make_map(

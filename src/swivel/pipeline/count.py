@@ -268,7 +268,7 @@ def encode_texts(
     Phrases are joined as configured; only those of the list `phrases`, if it is given. `reading` are further arguments
     of `encode_corpus`.
     """
-    from swivel.corpus import encode_corpus
+    from swivel.corpus.encoded_corpus import encode_corpus
 
     encoded = encode_corpus(texts, config, scratch=scratch, progress=progress, **reading)
     if config.phrases == "none":
@@ -313,7 +313,8 @@ def find_phrases(texts: Texts, *, options: RunOptions | None = None, **settings:
     >>> [phrase.token for phrase in find_phrases(text, phrase_threshold=0.1)]
     ['new_york']
     """
-    from swivel.corpus import encode_corpus, find_texts
+    from swivel.corpus import find_texts
+    from swivel.corpus.encoded_corpus import encode_corpus
     from swivel.corpus.joined_corpus import JoinedCorpus
 
     options = (options or RunOptions()).fix_memory()

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from swivel.config import CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig, recorded_config
 from swivel.corpus import can_compare, digest_sources, find_texts, fingerprint_sources, local_files, to_facts
-from swivel.corpus.vocabulary import TokenCounts, Vocabulary, choose_tokens, from_list
+from swivel.corpus.vocabulary import Vocabulary, choose_tokens, from_list
 from swivel.counts.cooccurrence import column_vocabulary
 from swivel.errors import ConfigError, VocabularyError
 from swivel.pipeline.count import (
@@ -49,6 +49,7 @@ from swivel.vectors.subwords import blend, unblend
 
 if TYPE_CHECKING:
     from swivel.corpus import Texts
+    from swivel.corpus.type_tables import TypeCounts
     from swivel.counts import Matrix
 
 FILE_SETTINGS = ("encoding", "errors")
@@ -240,7 +241,7 @@ def _number_words(
     return words, joint
 
 
-def _choose_frequent(types: TokenCounts, known: Vocabulary, config: VocabularyConfig) -> Vocabulary:
+def _choose_frequent(types: TypeCounts, known: Vocabulary, config: VocabularyConfig) -> Vocabulary:
     """Return the new words that `config` selects."""
     # Not all words of the text are listed, which may be many: beside known words, as many as are wanted.
     limit = len(known) + config.max_size if config.max_size else 0

@@ -173,28 +173,31 @@ def train_vectors(
     """
     with defer_signals():
         from swivel import vectors
-        from swivel.pipeline.train_job import make_job, run_training
+        from swivel.pipeline.train_job import describe_provenance, run_training
         from swivel.training.checkpoint import refuse_other_run, sweep_checkpoints
+        from swivel.training.initialization import find_start
         from swivel.training.loop import run_provenance
 
     options = report.options
-    job = make_job(matrix.transformed(config.transform), config, vectors_config, init)
-    job = dataclasses.replace(job, tuning=tuning, popularity=popularity)
+    trained_on = matrix.transformed(config.transform)
+    start = None if init is None else find_start(trained_on, init, config)
+    provenance = describe_provenance(matrix, config, vectors_config, start, popularity)
 
     with output_folder(path, [], options) as output:
         # Finished: only checkpoints that a killed process could not remove are left to do.
-        if path is not None and output.has_result("vectors", job.provenance()):
-            sweep_checkpoints(path, run_provenance(matrix, config, job.start))
+        if path is not None and output.has_result("vectors", provenance):
+            sweep_checkpoints(path, run_provenance(matrix, config, start))
             result = vectors.load(path)
         else:
             if path is not None and not options.overwrite:
-                refuse_other_run(path, run_provenance(matrix, config, job.start))
+                refuse_other_run(path, run_provenance(matrix, config, start))
                 if tuning is None and (path / TUNING).exists():
                     raise FolderExists(
                         f"{path}: holds an unfinished search; pass tune=True and the same settings to resume it, "
                         "choose another folder, or pass overwrite=True"
                     )
-            result = run_training(job, path, report)
+            settings = trained_on, config, vectors_config
+            result = run_training(*settings, path, report, start=start, provenance=provenance, tuning=tuning)
             if path is not None:
                 remove_file(path / TUNING)  # The search is over, or another training replaces its result.
 

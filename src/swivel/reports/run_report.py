@@ -7,7 +7,7 @@ finished run fail.
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -27,18 +27,9 @@ from swivel.reports.html import (
     write_picture,
     write_table,
 )
-from swivel.reports.plots import FitBucket, NormBucket, draw_figure, plot_epochs, plot_fit, plot_map, plot_norms
+from swivel.reports.plots import FitBucket, NormBucket, Norms, draw_figure, plot_epochs, plot_fit, plot_map, plot_norms
 from swivel.reports.plots.style import short_number
-from swivel.reports.run_summary import (
-    BANDS,
-    Losses,
-    RunSummary,
-    find_epochs,
-    find_fit,
-    read_objective,
-    summarize_run,
-    trained_counts,
-)
+from swivel.reports.run_summary import BANDS, RunSummary, find_fit, summarize_run
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Stopwatch
 from swivel.runtime.resources import count_cores, is_leading
@@ -66,7 +57,7 @@ NORMS = (
     "bucket, and the band goes from the 10 % to the 90 % quantile."
 )
 MAP = (
-    "The most informative of the common words; similar words are near each other (t-SNE). `swivel plot map` and "
+    "The most informative of the common words; similar words are near each other (UMAP). `swivel plot map` and "
     "`swivel explore` show all words."
 )
 FIT = (
@@ -78,37 +69,22 @@ FIT = (
 def write_report(
     vectors: Vectors | str | Path, matrix: Matrix, out: str | Path, seconds: Mapping[str, float] | None = None
 ) -> RunSummary:
-    """Write the report of a finished run as an HTML page.
+    """Write the report of a finished run as an HTML page, and return its numbers.
 
-    Parameters
-    ----------
-    vectors : Vectors, str or Path
-        The vectors that training returned with a folder, or the folder.
-    matrix : Matrix
-        The matrix that the vectors were trained on.
-    out : str or Path
-        The file to write.
-    seconds : mapping of str to float, optional
-        Seconds of each stage that ran in this call, by name; `total` for all of them.
+    `matrix` is that of the training, `seconds` are those of the stages that ran in this call, and their `total`.
 
-    Returns
-    -------
-    RunSummary
-        The numbers in the report.
-
-    Examples
-    --------
     >>> import swivel, tempfile
     >>> matrix = swivel.count(["tea milk", "milk sugar", "tea sugar"], min_count=1)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     vectors = swivel.train(matrix, Path(folder) / "vectors", dim=2, epochs=2)
     ...     run = write_report(Path(folder) / "vectors", matrix, Path(folder) / "report.html")
-    >>> len(run.epochs), run.shape[0]
-    (2, 3)
+    >>> len(run.epochs), [asked.word for asked in run.asked]
+    (2, ['milk', 'sugar', 'tea'])
     """
     loaded = load(vectors) if isinstance(vectors, (str, Path)) else vectors
     run = summarize_run(loaded, matrix, seconds)
-    _write_page(Path(out), run, draw_run(run))
+    svgs = draw_figures(list_figures(run.map, run.norms, run.epochs, run.fit))
+    _write_page(Path(out), run, svgs)
     return run
 
 
@@ -119,8 +95,9 @@ def _write_page(out: Path, run: RunSummary, svgs: Svgs) -> None:
 
 def draft_training(vectors: Vectors, matrix: Matrix, draw: DrawFigures) -> TrainingDraft:
     """Return the part of the report that can be computed before rows and columns are combined to vectors."""
-    fit = find_fit(vectors, trained_counts(matrix, vectors), read_objective(vectors))
-    return fit, draw(list_training_figures(find_epochs(vectors), fit))
+    # Trained rows and columns do not change when they are combined, which takes long enough for these figures.
+    fit = find_fit(vectors, matrix)
+    return fit, draw(list_figures(epochs=vectors.facts.get("losses", []), fit=fit))
 
 
 def draft_report(
@@ -128,30 +105,23 @@ def draft_report(
 ) -> ReportDraft:
     """Return the report on vectors that are being written to `folder`; `training` is its other part, to come."""
     run = summarize_run(vectors, matrix, folder=folder, fit=())
-    svgs = draw(list_vector_figures(run))
+    svgs = draw(list_figures(run.map, run.norms))
     fit, training_svgs = training.result()
     return replace(run, fit=fit), {**svgs, **training_svgs}
 
 
-def draw_run(run: RunSummary) -> Svgs:
-    """Return all figures of a run."""
-    return draw_figures({**list_vector_figures(run), **list_training_figures(run.epochs, run.fit)})
-
-
-def list_vector_figures(run: RunSummary) -> Plots:
-    """Return the figures of a run that show its vectors, as functions that plot them."""
+def list_figures(
+    map_of_words: tuple[Sequence[str], Any] = ((), None),
+    norms: Sequence[Norms] = (),
+    epochs: Sequence[Mapping[str, float]] = (),
+    fit: Sequence[FitBucket] = (),
+) -> Plots:
+    """Return the figures of which there are numbers, as functions that plot them."""
     plots: dict[str, Callable[[], Any]] = {}
-    labels, points = run.map
-    if labels:
-        plots["map"] = partial(plot_map, labels, points, size=(7.0, 4.6))
-    if run.norms:
-        plots["norms"] = partial(plot_norms, run.norms)
-    return plots
-
-
-def list_training_figures(epochs: Losses, fit: tuple[FitBucket, ...]) -> Plots:
-    """Return the figures of a run that show its losses, as functions that plot them."""
-    plots: dict[str, Callable[[], Any]] = {}
+    if map_of_words[0]:
+        plots["map"] = partial(plot_map, *map_of_words, size=(7.0, 4.6))
+    if norms:
+        plots["norms"] = partial(plot_norms, norms)
     if epochs:
         plots["epochs"] = partial(plot_epochs, epochs)
     if fit:
@@ -161,6 +131,7 @@ def list_training_figures(epochs: Losses, fit: tuple[FitBucket, ...]) -> Plots:
 
 def draw_figures(plots: Plots) -> Svgs:
     """Return figures as SVG, by name; an empty dictionary if matplotlib is not installed."""
+    # SVG, because the style sheet of the page gives its lines and letters the colors of light and dark mode.
     try:
         return {name: draw_figure(plot(), "svg") for name, plot in plots.items()}
     except MissingExtra:
@@ -175,13 +146,12 @@ def write_run_report(
     options: RunOptions,
     draft: Future[ReportDraft] | None = None,
 ) -> None:
-    """Write `out/report.html` after training, or if it is missing, when `options.report` is set and there is a folder.
-
-    `draft` is the report, if it was begun earlier. An error is reported as a progress message and not raised.
-    """
+    """Write `out/report.html` after training, or if it is missing, if `options.report` is set and there is a folder."""
+    # `draft` is the report, if it was begun earlier. An error is reported as a progress message and not raised.
     if not options.report or out is None or not is_leading():
         return
 
+    # A finished run that is called again has its page already; one that was removed is written again.
     was_trained = "training" in watch.seconds
     if not was_trained and (out / REPORT).exists():
         return
@@ -204,9 +174,11 @@ def _stage_seconds(watch: Stopwatch) -> dict[str, float]:
 
 def compose_run(run: RunSummary, svgs: Svgs) -> str:
     """Return the page of a run; without figures, it shows their numbers in tables."""
+    # What readers look at first comes first: the words, then how well they were learned, then how.
     parts = [] if svgs else [write_paragraph(NO_FIGURES)]
     parts += _write_neighbors(run)
-    parts += _write_map(svgs)
+    if "map" in svgs:
+        parts += [write_heading("Map"), write_picture("map", MAP, svgs["map"])]
     parts += _write_evaluation(run)
     parts += _write_losses(run, svgs)
     parts += _write_fit(run, svgs)
@@ -217,8 +189,9 @@ def compose_run(run: RunSummary, svgs: Svgs) -> str:
 
 
 def _describe(run: RunSummary) -> str:
-    rows, columns = run.shape
-    text = f"{rows:,} rows × {columns:,} columns, {run.cells:,} cells observed; vectors of {run.dim} dimensions"
+    rows, columns = run.matrix.shape
+    cells = run.matrix.cell_count
+    text = f"{rows:,} rows × {columns:,} columns, {cells:,} cells observed; vectors of {run.vectors.dim} dimensions"
     if not run.epochs:
         return text + "."
 
@@ -278,12 +251,6 @@ def _write_neighbors(run: RunSummary) -> Iterator[str]:
             rows.append((band if index == 0 else "", asked.word, seen, nearest, cosines))
 
     yield write_table(("", "word", "seen", "nearest", "cosines"), rows, is_text=True)
-
-
-def _write_map(svgs: Svgs) -> Iterator[str]:
-    if "map" in svgs:
-        yield write_heading("Map")
-        yield write_picture("map", MAP, svgs["map"])
 
 
 def _write_evaluation(run: RunSummary) -> Iterator[str]:
@@ -356,10 +323,11 @@ def _write_times(run: RunSummary) -> Iterator[str]:
 
 def _speed(run: RunSummary) -> str:
     """Return the training speed and what it was measured on, as "1.2 G cells/s, torch cuda float32"."""
-    rows, columns = run.shape
+    rows, columns = run.matrix.shape
+    # Every cell counts, observed or not: an epoch visits all of them.
     speed = float(rows) * columns * len(run.epochs) / max(run.training_seconds, 1e-9)
 
-    plan = run.facts.get("plan", {})
+    plan = run.vectors.facts.get("plan", {})
     names = [str(plan[name]) for name in ("backend", "device", "dtype") if plan.get(name)]
     return f"{short_number(float(f'{speed:.3g}'))} cells/s, {' '.join(dict.fromkeys(names))}"
 
@@ -378,17 +346,18 @@ def format_seconds(seconds: float) -> str:
 
 def _write_settings(run: RunSummary) -> Iterator[str]:
     yield write_heading("Settings")
-    stages = {**run.settings, "chosen for this run": run.facts.get("plan", {})}
+    facts = run.vectors.facts
+    stages = {**run.vectors.settings, "chosen for this run": facts.get("plan", {})}
     for stage, settings in stages.items():
         if settings:
             yield write_details(stage, write_facts(settings))
 
     machine = {
-        "swivel-embeddings": run.facts.get("library", __version__),
+        "swivel-embeddings": facts.get("library", __version__),
         "page written by": __version__,
         "python": platform.python_version(),
         "system": f"{platform.system()} on {platform.machine()}",
         "cores": count_cores(),
-        "counts, all together": run.total,
+        "counts, all together": run.matrix.total,
     }
     yield write_details("machine and versions", write_facts(machine))

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from swivel.evaluation import AnalogyResult, EvaluationConfig, read_bundled, sco
 from swivel.reports.plots import FitBucket, NormBucket, Norms
 from swivel.training.objective import Objective, column_offsets, observed_losses, observed_targets, row_offsets
 from swivel.vectors import Neighbor, Vectors, VectorTable
-from swivel.vectors.label_placement import place_points, weigh_labels
+from swivel.vectors.projection import compute_umap, fit_to_frame, reduce_vectors, weigh_labels
 from swivel.vectors.search import scale_to_unit
 
 Doubles = NDArray[np.float64]
@@ -46,8 +46,7 @@ CELLS_PER_BLOCK = 20_000
 MAX_CELLS = 200_000
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(NamedTuple):
     """A word, its frequency and the band it was chosen from, and its nearest neighbors."""
 
     band: str
@@ -61,12 +60,8 @@ class RunSummary:
     """The numbers in the report of a run; `seconds` are those of the stages that ran in this call, by name."""
 
     name: str
-    shape: tuple[int, int]
-    cells: int
-    total: float
-    dim: int
-    settings: Mapping[str, Mapping[str, Any]]
-    facts: Mapping[str, Any]  # of the training; see `Vectors`
+    vectors: Vectors
+    matrix: Matrix
     epochs: Losses
     norms: tuple[Norms, ...]
     fit: tuple[FitBucket, ...]
@@ -78,7 +73,7 @@ class RunSummary:
     @property
     def training_seconds(self) -> float:
         """Seconds spent training, including earlier calls that were interrupted."""
-        return float(self.facts.get("training_seconds", 0.0))
+        return float(self.vectors.facts.get("training_seconds", 0.0))
 
 
 def summarize_run(
@@ -89,23 +84,18 @@ def summarize_run(
     folder: Path | None = None,
     fit: tuple[FitBucket, ...] | None = None,
 ) -> RunSummary:
-    """Return the numbers for the report on vectors, which were trained on `matrix`.
-
-    `folder` is that of the vectors, if these are not written yet; `fit` is the result of `find_fit`, if it is known.
-    """
+    """Return the numbers for the report on vectors, which were trained on `matrix`."""
+    # `folder` is that of the vectors, if these are not written yet; `fit` is the result of `find_fit`, if it is
+    # known.
     path = (folder or vectors.path or Path("vectors")).resolve()
 
     return RunSummary(
         name=path.parent.name if path.name == "vectors" else path.name,
-        shape=matrix.shape,
-        cells=matrix.cell_count,
-        total=matrix.total,
-        dim=vectors.dim,
-        settings=vectors.settings,
-        facts=vectors.facts,
-        epochs=find_epochs(vectors),
+        vectors=vectors,
+        matrix=matrix,
+        epochs=vectors.facts.get("losses", []),  # none if the vectors were not trained by Swivel
         norms=find_norms(vectors),
-        fit=find_fit(vectors, trained_counts(matrix, vectors), read_objective(vectors)) if fit is None else fit,
+        fit=find_fit(vectors, matrix) if fit is None else fit,
         asked=ask_words(vectors),
         map=find_map(vectors),
         analogies=score_analogies(vectors, read_bundled(), EvaluationConfig(top=MAX_ANSWERS, draws=0)),
@@ -117,26 +107,18 @@ def find_map(vectors: Vectors) -> tuple[list[str], NDArray[np.float32]]:
     """Return the most informative of the common words, and their coordinates (n, 2)."""
     common = min(len(vectors), MAP_CANDIDATES)
     weights = weigh_labels(vectors, common)
+    # In the order of frequency, because labels are placed in the order of the points.
     ids = np.sort(np.argsort(-weights, kind="stable")[:MAP_WORDS])
     ids = ids[weights[ids] > 0]
-    points = place_points(scale_to_unit(vectors.vectors[ids])) if len(ids) else np.empty((0, 2), np.float32)
+    points = np.empty((0, 2), np.float32)
+    if len(ids):
+        points = fit_to_frame(compute_umap(reduce_vectors(scale_to_unit(vectors.vectors[ids]))))
     return [vectors.vocabulary[number] for number in ids.tolist()], points
-
-
-def find_epochs(vectors: Vectors) -> Losses:
-    """Return the mean losses of each epoch; empty if the vectors were not trained by Swivel."""
-    losses: Losses = vectors.facts.get("losses", [])
-    return losses
 
 
 def read_objective(vectors: Vectors) -> Objective:
     """Return the objective of the training, or the default objective if it is not known."""
     return Objective.from_config(recorded_config(TrainConfig, vectors.settings.get("train", {})))
-
-
-def trained_counts(matrix: Matrix, vectors: Vectors) -> Matrix:
-    """Return a matrix with the counts that vectors were trained on: its own, or their logarithms."""
-    return matrix.transformed(vectors.settings.get("train", {}).get("transform", "none"))
 
 
 def find_frequencies(vectors: Vectors) -> Doubles | None:
@@ -151,6 +133,7 @@ def find_norms(vectors: Vectors) -> tuple[Norms, ...]:
     if frequencies is None:
         return ()
 
+    # The rows show what the training did; the combined vectors may be scaled, or projected.
     sides = {"rows, w": vectors.rows}
     if not np.shares_memory(vectors.vectors, vectors.rows):
         sides["vectors, as they are used"] = vectors.vectors
@@ -207,14 +190,17 @@ def split_by_frequency(frequencies: Doubles) -> Iterator[tuple[float, float, NDA
             yield low, high, members
 
 
-def find_fit(vectors: Vectors, matrix: Matrix, objective: Objective) -> tuple[FitBucket, ...]:
+def find_fit(vectors: Vectors, matrix: Matrix) -> tuple[FitBucket, ...]:
     """Return the mean loss of observed cells and the error of their predictions, by the frequency of the row.
 
-    The cells are a sample. The result is empty if the vectors have no columns or no frequencies.
+    The cells are a sample of those that the vectors were trained on, or of their logarithms if `transform` says so. The
+    result is empty if the vectors have no columns or no frequencies.
     """
     frequencies = find_frequencies(vectors)
     if vectors.columns is None or frequencies is None:
         return ()
+    matrix = matrix.transformed(vectors.settings.get("train", {}).get("transform", "none"))
+    objective = read_objective(vectors)
 
     # Target of an observed cell: log x_ij + log D - log x_i* - log x_*j. The offsets are all but the first term.
     row_offset = row_offsets(matrix.row_sums, matrix.total, objective)
@@ -223,6 +209,7 @@ def find_fit(vectors: Vectors, matrix: Matrix, objective: Objective) -> tuple[Fi
     for rows, columns, counts in _sample_cells(matrix):
         products = np.einsum("nd,nd->n", vectors.rows[rows], vectors.columns[columns]).astype(np.float64)
         offsets = row_offset[rows] + column_offset[columns]
+        # The loss is weighted by f(x); the distance is not, so that it can be compared between frequencies.
         losses = observed_losses(products, counts, offsets, objective)
         squares = (products - observed_targets(counts, offsets)) ** 2
         samples.append(np.stack([frequencies[rows], losses, squares]))
@@ -241,10 +228,8 @@ def find_fit(vectors: Vectors, matrix: Matrix, objective: Objective) -> tuple[Fi
 
 
 def _sample_cells(matrix: Matrix) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Doubles]]:
-    """Yield rows, columns and counts of sampled observed cells, block by block.
-
-    Blocks are interleaved, so that a few of them contain words of all frequencies.
-    """
+    """Yield rows, columns and counts of sampled observed cells, block by block."""
+    # Blocks are interleaved, so that a few of them contain words of all frequencies.
     height = matrix.row_blocks
     width = matrix.column_blocks
     rng = np.random.default_rng(1)
@@ -292,6 +277,7 @@ def choose_words(vocabulary: Vocabulary) -> list[tuple[str, int]]:
     chosen: dict[int, str] = {}
     for band, (low, high) in bounds.items():
         numbers = [number for number in range(low, min(high, size)) if number not in chosen]
+        # Names, numbers and abbreviations say less to a reader than words.
         plain = [number for number in numbers if is_plain_word(vocabulary[number])]
         pool = plain if len(plain) >= WORDS_PER_BAND else numbers
         if pool:

@@ -8,6 +8,7 @@ import math
 import os
 import re
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -47,6 +48,30 @@ def count_cores() -> int:
         cores = min(cores, math.ceil(quota / period))
 
     return max(cores, 1)
+
+
+def count_torch_threads(threads: int) -> int:
+    """Return how many of `threads` threads torch may use: one in a process that was forked after torch was loaded."""
+    return 1 if _ForkedTorch.is_forked else threads
+
+
+class _ForkedTorch:
+    is_forked = False
+
+
+def _use_one_thread() -> None:
+    """Make torch use one thread in a forked process, as torch does in the processes of a DataLoader.
+
+    The threads of OpenMP are not forked, but OpenMP would wait for them in the next operation on several threads.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        _ForkedTorch.is_forked = True
+        torch.set_num_threads(1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_use_one_thread)
 
 
 def may_use_cuda(asked: str) -> bool:

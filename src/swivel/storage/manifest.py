@@ -24,7 +24,7 @@ MAX_RECORD_BYTES = 1 << 28  # of a manifest or another JSON file; a million inpu
 MANIFEST = "manifest.json"
 REMEDY = "create the folder again with overwrite=True, or restore the file"
 # What a stage writes before the manifest.
-_TRACES = ("row_sums.npy", "positions.npy", "plan.json", "tuning.json", "lock", "checkpoint-*", "scratch-*", "*.part")
+_TRACES = ("row_sums.npy", "positions.npy", "tuning.json", "lock", "checkpoint-*", "scratch-*", "*.part")
 _CHECKSUM_FIELD = ',\n "checksum": "'
 
 

@@ -14,7 +14,8 @@ from swivel.storage.temporary import is_scratch, is_temporary, refuse_special
 # Files that Swivel writes, with bytes near their start by which they differ from files of other tools.
 _FOLDER_MARKS = {
     MANIFEST: b'{\n "stage": ',
-    "plan.json": b'{\n "identity": ',
+    f"checkpoint-1/{MANIFEST}": b'{\n "stage": ',
+    f"checkpoint-2/{MANIFEST}": b'{\n "stage": ',
     "tuning.json": b'{\n "identity": ',
 }
 _FILE_MARKS = {LOCK: LOCK_MARK, "report.html": b"<title>Swivel: "}
@@ -22,15 +23,7 @@ _LABELS = ("rows.txt", "columns.txt", "row_sums.npy", "column_sums.npy")
 # What a command writes in the folder of a result, besides temporary names.
 OUTPUTS = {
     "matrix": (*_LABELS, "offsets.npy", "positions.npy", "counts.npy", "large_cells.npy", "large_counts.npy"),
-    "vectors": (
-        *_LABELS,
-        "vectors.safetensors",
-        "ngrams.npy",
-        "plan.json",
-        "tuning.json",
-        "checkpoint-1",
-        "checkpoint-2",
-    ),
+    "vectors": (*_LABELS, "vectors.safetensors", "ngrams.npy", "tuning.json", "checkpoint-1", "checkpoint-2"),
     "report": ("report.html",),
 }
 _PROBE_BYTES = 512
@@ -39,13 +32,12 @@ _PROBE_BYTES = 512
 def is_own_folder(folder: Path) -> bool:
     """Return whether a folder holds the result of a Swivel command, finished or not."""
     try:
-        names = [file.name for file in folder.iterdir()]
+        has_scratch = any(is_scratch(file.name) for file in folder.iterdir())
     except OSError:
         return False
 
     # Names alone do not tell: other tools have a manifest.json or a lock, too.
-    has_mark = any(name in names and _has_mark(folder / name, mark) for name, mark in _FOLDER_MARKS.items())
-    has_scratch = any(is_scratch(name) for name in names)
+    has_mark = any(_has_mark(folder / name, mark) for name, mark in _FOLDER_MARKS.items())
     return has_mark or has_scratch or is_temporary(folder.name)
 
 
@@ -72,8 +64,8 @@ def refuse_foreign(folder: Path, stage: str) -> None:
         if not file.exists():
             continue
         if file.is_dir():
-            is_own = is_own_folder(file) or is_own_file(file / LOCK) or not any(file.iterdir())
-        elif file.name in _FOLDER_MARKS:
+            continue  # Training recognizes its checkpoints.
+        if file.name in _FOLDER_MARKS:
             is_own = _has_mark(file, _FOLDER_MARKS[file.name])
         else:
             is_own = is_own_file(file) if file.name in _FILE_MARKS else has_own

@@ -39,6 +39,7 @@ class WarmStart:
     ids: tuple[Ids, Ids]  # row numbers and column numbers in the matrix
     vectors: tuple[Array, Array]  # one vector for each row, and for each column
     fingerprint: str  # of all old vectors, including those that the matrix does not contain
+    source: Vectors  # all old vectors
 
 
 def find_start(matrix: Matrix, vectors: Vectors, config: TrainConfig) -> WarmStart:
@@ -73,7 +74,8 @@ def find_start(matrix: Matrix, vectors: Vectors, config: TrainConfig) -> WarmSta
             f"matrix is {matrix.rows[0]!r}",
             argument="init",
         )
-    return WarmStart((row_ids, column_ids), (row_vectors, column_vectors), fingerprint_vectors(rows, columns))
+    fingerprint = fingerprint_vectors(rows, columns)
+    return WarmStart((row_ids, column_ids), (row_vectors, column_vectors), fingerprint, vectors)
 
 
 def _describe(columns_per_row: int) -> str:

@@ -1,7 +1,6 @@
 """The training plan: number of blocks and epochs, backend, device, dtype and order of blocks.
 
-A plan is made once from a matrix and a configuration and saved before the first step, so that a resumed run uses the
-same one.
+A plan is made once from a matrix and a configuration. Every checkpoint has it, so that a resumed run uses the same one.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from swivel.config import TrainConfig
 from swivel.counts import Matrix
 from swivel.errors import ConfigError, DamagedFolder, TrainingError
 from swivel.runtime.estimates import ResourceEstimate
-from swivel.training.backends import BackendConfig, ZeroSampling, choose_backend, choose_dtype
-from swivel.training.backends.base import DeviceLoad
-from swivel.training.backends.select import choose_groups
+from swivel.runtime.resources import parse_bytes
+from swivel.training.backends import BackendSettings, ZeroSampling, choose_backend, choose_dtype
 from swivel.training.checkpoint import saved_bytes
+from swivel.training.objective import Objective, choose_optimizer, find_unit_offsets
 from swivel.training.schedule import (
     MAX_BLOCK_SIZE,
     MAX_BLOCK_SIZE_ON_GPU,
@@ -83,12 +82,18 @@ def make_plan(matrix: Matrix, config: TrainConfig, min_block_size: int = 1) -> T
     else:
         epochs = default_epochs(row_blocks, column_blocks, config.updates_per_vector)
 
-    load = describe_load(matrix, config, (row_blocks, column_blocks), device)
+    plan = TrainingPlan(row_blocks, column_blocks, epochs, backend, device, dtype="float32")
+    settings = backend_settings(matrix, config, plan)
     block_size = math.ceil(columns / column_blocks)
-    cells = float(rows) * columns * epochs * _relative_cost(load.zeros, math.ceil(rows / row_blocks), block_size)
+    cells = float(rows) * columns * epochs * _relative_cost(settings.zeros, math.ceil(rows / row_blocks), block_size)
     dtype = choose_dtype(config, backend, device, cells=cells, block_size=block_size)
-    groups = choose_groups(backend, load, BackendConfig(device, dtype, memory=config.device_memory))
-    return TrainingPlan(row_blocks, column_blocks, epochs, backend, device, dtype, groups)
+    if backend != "triton":
+        return replace(plan, dtype=dtype)
+
+    from swivel.training.backends.triton.memory_plan import choose_groups
+
+    starts = block_starts(rows, row_blocks), block_starts(columns, column_blocks)
+    return replace(plan, dtype=dtype, groups=choose_groups(replace(settings, dtype=dtype), starts, config.dim))
 
 
 def _relative_cost(zeros: ZeroSampling, rows: int, columns: int) -> float:
@@ -96,19 +101,33 @@ def _relative_cost(zeros: ZeroSampling, rows: int, columns: int) -> float:
     return min(SAMPLED_COST * zeros.computed_share(rows, columns), 1.0)
 
 
-def describe_load(matrix: Matrix, config: TrainConfig, blocks: tuple[int, int], device: str) -> DeviceLoad:
-    """Return the sizes that determine how much device memory a run needs."""
-    rows, columns = matrix.shape
-    starts = block_starts(rows, blocks[0]), block_starts(columns, blocks[1])
+def backend_settings(matrix: Matrix, config: TrainConfig, plan: TrainingPlan, threads: int = 1) -> BackendSettings:
+    """Return the settings of a run's backend."""
+    blocks = plan.row_blocks, plan.column_blocks
+    objective = Objective.from_config(config)
 
     # A symmetric matrix stores half of its cells. The device needs both halves unless its blocks are symmetric, too.
     stored = matrix.stored
-    is_halved = stored.symmetric and blocks[0] == blocks[1]
+    is_halved = stored.symmetric and plan.row_blocks == plan.column_blocks
     cells = int(stored.offsets[-1])
     if stored.symmetric and not is_halved:
         cells *= 2
 
-    return DeviceLoad(starts, config.dim, choose_zeros(matrix, config, device, blocks), cells, is_halved)
+    return BackendSettings(
+        objective=objective,
+        zeros=choose_zeros(matrix, config, plan.device, blocks),
+        weight_decay=config.weight_decay,
+        optimizer=choose_optimizer(config),
+        decay_power=config.decay_power,
+        unit_offsets=find_unit_offsets(matrix.total, objective),
+        cells=cells,
+        is_halved=is_halved,
+        groups=plan.groups,
+        device=plan.device,
+        dtype=plan.dtype,
+        threads=threads,
+        memory=None if config.device_memory is None else parse_bytes(config.device_memory, "device_memory"),
+    )
 
 
 def choose_zeros(matrix: Matrix, config: TrainConfig, device: str, blocks: tuple[int, int]) -> ZeroSampling:

@@ -19,9 +19,7 @@ _CHUNK_ROWS = 16_384
 
 
 def find_rotation(source: Floats, target: Floats) -> NDArray[np.float64]:
-    """Return the orthogonal matrix R that minimizes the distance of `source @ R` from `target` (orthogonal Procrustes).
-
-    `source` and `target` have shape (n, d) and hold the same words in the same order. Longer rows weigh more.
+    """Return the orthogonal matrix R that minimizes the distance of `source @ R` from `target`, both (n, d).
 
     >>> quarter = np.array([[0, 1], [-1, 0]], np.float32)
     >>> words = np.array([[1, 0], [0, 2], [3, 4]], np.float32)
@@ -37,7 +35,7 @@ def find_rotation(source: Floats, target: Floats) -> NDArray[np.float64]:
         product += source[piece].astype(np.float64).T @ target[piece].astype(np.float64)
 
     u, _, v_transposed = np.linalg.svd(product)
-    # R = U V' of the SVD U S V'; + 0.0 turns -0.0 into 0.0.
+    # Orthogonal Procrustes: R = U V' of the SVD U S V'. Longer rows weigh more. + 0.0 turns -0.0 into 0.0.
     return np.asarray(u @ v_transposed) + 0.0
 
 

@@ -74,15 +74,12 @@ def _add_parts(rows: Floats, parts: Floats) -> Floats:
 
 
 def recover_axes(rows: Floats, columns: Floats, vectors: Floats, config: VectorsConfig) -> Floats:
-    """Return the projection matrix (width, dim) by which `combine_vectors` computed `vectors` from rows and columns.
-
-    This is the least-squares solution of smallest norm. The original axes lie in the span of the parts of the most
-    frequent rows, so the solution equals them up to rounding, whatever the number of rows.
-    """
+    """Return the projection matrix (width, dim) by which `combine_vectors` computed `vectors` from rows and columns."""
     parts = _split_parts(rows, columns, len(columns) // max(len(rows), 1), config.combine)
     gram, right = _gram(rows, parts, config, vectors)
 
-    # Normal equations X'X A = X'V of the least-squares problem X A = V.
+    # Normal equations X'X A = X'V of the least-squares problem X A = V. The original axes lie in the span of the parts
+    # of the most frequent rows, so the solution of smallest norm equals them up to rounding.
     axes = np.linalg.lstsq(gram, right, rcond=_MIN_EIGENVALUE_RATIO)[0]
     return np.asarray(axes, np.float32)
 
@@ -177,17 +174,15 @@ def _combine_on_device(rows: Floats, parts: Floats, config: VectorsConfig, devic
 
 
 def find_main_axes(gram: NDArray[np.float64], count: int, *, power: float = 1.0) -> NDArray[np.float64]:
-    """Return the right singular vectors of X as columns, largest singular value first, from the Gram matrix X'X.
-
-    The columns of X times these axes have the singular values s as norms; each axis is scaled so that the norms become
-    s^power, up to a constant. The sign of a singular vector is arbitrary: the largest component is made positive, so
-    that equal input gives equal axes.
-    """
+    """Return the right singular vectors of X as columns, largest singular value first, from the Gram matrix X'X."""
+    # The columns of X times these axes have the norms s^power, up to a constant, for the singular values s.
     # X'X = V S^2 V': its eigenvectors are the right singular vectors, its eigenvalues the squares of s.
     values, axes = np.linalg.eigh(gram)  # ascending eigenvalues
     singular_values = np.sqrt(np.maximum(values[::-1][:count], 0.0))
     axes = axes[:, ::-1][:, :count]
 
+    # The sign of a singular vector is arbitrary: its largest component is made positive, so that equal input gives
+    # equal axes.
     largest = np.take_along_axis(axes, np.abs(axes).argmax(axis=0)[None, :], axis=0)
     signs = np.where(largest < 0, -1.0, 1.0)
 

@@ -116,7 +116,7 @@ def check_ending(path: Path) -> None:
 
 
 def _cell(value: Any) -> str:
-    """Return a value as a field of the table: words are escaped as in `rows.txt` and joined by spaces."""
+    # Words are escaped as in `rows.txt`.
     if isinstance(value, tuple):
         return " ".join(escape(word) for word in value)
     if value is None:
@@ -167,7 +167,9 @@ def compare(
     # All models are restricted to the same words in the same order, so that row n is the same word in each.
     words = _choose_words(models, config)
     models = [_restrict(model, words) for model in models]
-    neighbors = [_list_neighbors(model, config.neighbors) for model in models]
+    neighbors = [
+        [tuple(near.token for near in line) for line in model.nearest_each(words, config.neighbors)] for model in models
+    ]
     # A model of few words has fewer neighbors than requested.
     max_shared = max(min(config.neighbors, len(words) - 1), 1)
 
@@ -179,6 +181,7 @@ def compare(
         overlaps = [len({*a} & {*b}) / max_shared for a, b in pairs]
         return np.clip(cosines, -1, 1), np.array(overlaps)
 
+    # 0 and 1 are the models of the two texts, 2 is the second training on the first text.
     cosines, overlaps = measure(0, 1)
     baseline = None
     baseline_cosines = None
@@ -227,7 +230,11 @@ def _rank_words(
 def _choose_words(models: Sequence[Vectors], config: CompareConfig) -> list[str]:
     """Return the words to compare, most frequent first: in all models, with a vector, and frequent enough."""
     words = shared_words(models[0].vocabulary, models[1].vocabulary)
-    words = [word for word in words if all(_is_usable(model, word, config.min_count) for model in models)]
+    for model in models:
+        counts = model.vocabulary.counts
+        # A count of 0 is unknown, as in files of other tools.
+        is_usable = ((counts == 0) | (counts >= config.min_count)) & ~model.is_zero
+        words = [word for word in words if word in model and is_usable[model.vocabulary.ids[word]]]
 
     if not words:
         raise ConfigError(
@@ -235,15 +242,6 @@ def _choose_words(models: Sequence[Vectors], config: CompareConfig) -> list[str]
             argument="min_count",
         )
     return words[: config.top]
-
-
-def _is_usable(model: Vectors, word: str, min_count: int) -> bool:
-    number = model.vocabulary.ids.get(word)
-    if number is None or model.is_zero[number]:
-        return False
-
-    count = int(model.vocabulary.counts[number])
-    return count == 0 or count >= min_count  # 0: unknown, as in files of other tools
 
 
 def _restrict(model: Vectors, words: Sequence[str]) -> Vectors:
@@ -256,16 +254,9 @@ def _to_angles(cosines: Doubles) -> Doubles:
     return np.arctanh(np.clip(cosines, -MAX_COSINE, MAX_COSINE))
 
 
-def _list_neighbors(model: Vectors, count: int) -> list[tuple[str, ...]]:
-    neighbors_by_word = model.nearest_each(model.vocabulary.tokens, count=count)
-    return [tuple(neighbor.token for neighbor in neighbors) for neighbors in neighbors_by_word]
-
-
 def running_middle(values: Doubles) -> tuple[Doubles, Doubles]:
-    """Return for each value the median and the spread of a window of values around it.
-
-    Values are ordered by the frequency of their words, so a window holds words of similar frequency.
-    """
+    """Return for each value the median and the spread of a window of values around it."""
+    # Values are ordered by the frequency of their words, so a window holds words of similar frequency.
     width = min(WINDOW_WORDS, len(values))
     starts = np.clip(np.arange(len(values)) - width // 2, 0, len(values) - width)
     windows = np.lib.stride_tricks.sliding_window_view(values, width)

@@ -77,6 +77,7 @@ def resolve_query(
             query, negative = parse_expression(query)
             subtracted += negative
 
+    # Unit vectors: a frequent word with a long vector must not dominate the sum.
     tokens = as_tokens(query)
     plus = vectors.find_rows(tokens or ())
     less = vectors.find_rows(subtracted)

@@ -62,6 +62,7 @@ def write_vectors(
     if columns is not None:
         tensors["columns"] = columns.values
 
+    # What is known of the training stays with the vectors, whoever writes them.
     facts = {**vectors.facts, **(facts or {})}
     # The inputs of a training name its matrix already.
     if "matrix" in (inputs or {}):
@@ -113,10 +114,8 @@ def _write_labels(folder: FolderWriter, name: str, table: VectorTable) -> None:
 
 
 def read_vectors(make: type[Vectors], path: str | Path) -> tuple[Vectors, dict[str, Callable[[], None]], str]:
-    """Return the memory-mapped vectors of a folder, functions that verify each tensor, and the fingerprint.
-
-    `make` is the class `Vectors`, whose module imports this one.
-    """
+    """Return the memory-mapped vectors of a folder, functions that verify each tensor, and the fingerprint."""
+    # `make` is the class `Vectors`, whose module imports this one.
     folder = open_folder(path, STAGE)
     facts = folder.manifest.facts
     if TENSORS not in folder.manifest.parts:
@@ -158,6 +157,7 @@ def read_vectors(make: type[Vectors], path: str | Path) -> tuple[Vectors, dict[s
     except (ConfigError, VocabularyError, TypeError, ValueError, OverflowError) as error:
         raise DamagedFolder(f"{folder.path}: its files do not match: {error}; {REMEDY}") from error
 
+    # Checksums cost a second per GB: each tensor is verified before its first use, and not when the folder is opened.
     checks: dict[str, Callable[[], None]] = {
         name: partial(_check_tensor, folder, name, values) for name, values in tensors.items()
     }

@@ -8,9 +8,8 @@ guess of its n-grams, and s_k is the cosine of the two words' n-grams, weighted 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,31 +32,38 @@ _BYTES_PER_NGRAM = 64  # of each word, while the index is made. Measured: 58 wit
 
 
 class Guesser:
-    """Guesses the vectors of words from their spelling.
-
-    Parameters
-    ----------
-    vectors : ndarray of shape (n_words, dim)
-        The vectors of the known words; those that are zero, or have values that are not finite, are not used.
-    words
-        The known words.
-    subwords
-        N-grams that were fitted to the vectors; None is an error.
-    """
+    """Guesses the vectors of words from their spelling, that of known words, and n-grams fitted to these."""
 
     def __init__(self, vectors: Floats, words: Sequence[str], subwords: Subwords | None) -> None:
+        import scipy.sparse
+
         if subwords is None:
             raise ConfigError("these vectors have no n-grams to guess words from: train with subwords='ngrams'")
+        check_memory("guessing words", _BYTES_PER_NGRAM * count_ngrams(words, subwords.min_n, subwords.max_n))
         self._vectors = vectors
         self._words = words
         self._subwords = subwords
-        self._index: _SpellingIndex | None = None
-        # Guards `_index` only: two threads must not make it twice. Afterwards it is read without a lock.
-        self._lock = threading.Lock()
 
-    # A lock cannot be pickled, and the index is made again sooner than it is copied.
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Guesser, (self._vectors, self._words, self._subwords)
+        # Words without counts, and vectors that are not finite, say nothing about others.
+        is_used: NDArray[np.bool_] = np.asarray(vectors.any(axis=1) & np.isfinite(vectors).all(axis=1))
+        hashes, starts = hash_ngrams(words, subwords.min_n, subwords.max_n)
+        owners = np.repeat(np.arange(len(words), dtype=np.int32), np.diff(starts))
+        hashes, owners = hashes[is_used[owners]], owners[is_used[owners]]
+        self._ngrams, places = np.unique(hashes, return_inverse=True)
+        ones = np.ones(len(owners), np.float32)
+        table = scipy.sparse.csr_array((ones, (places, owners)), (len(self._ngrams), len(words)))
+        counts = np.diff(table.indptr)  # of words with an n-gram
+
+        # Inverse document frequency log(N / n); an n-gram of too many words gets the weight 0 and is dropped below.
+        self._highest = np.log(max(int(is_used.sum()), 2))
+        weights = np.where(counts > _MAX_WORDS, 0.0, self._highest - np.log(np.maximum(counts, 1)))
+        self._weights = np.asarray(np.maximum(weights, 0.0), np.float32)
+        table.data *= np.repeat(self._weights, counts)
+        # Columns of length 1: a product with another unit vector is a cosine.
+        lengths = np.sqrt(np.bincount(table.indices, np.square(table.data), len(words)))
+        table.data /= np.asarray(np.maximum(lengths, 1e-9), np.float32)[table.indices]
+        table.eliminate_zeros()
+        self._table = table  # (n-gram, word)
 
     def guess(self, words: Sequence[str]) -> Floats:
         """Return one vector per word, of shape (n_words, dim)."""
@@ -74,66 +80,26 @@ class Guesser:
 
     def _correct(self, words: Sequence[str], guesses: Floats) -> Floats:
         """Return guesses of n-grams, corrected by what they miss for words that are spelled alike."""
+        import scipy.sparse
+
         corrected = np.array(guesses)
         for start in range(0, len(words), _CHUNK_WORDS):
-            piece = slice(start, start + _CHUNK_WORDS)
-            corrected[piece] += self._find_corrections(words[piece])
+            piece = words[start : start + _CHUNK_WORDS]
+            askers, neighbors, similarities = self._find_neighbors(piece)
+            neighbor_ids, places = np.unique(neighbors, return_inverse=True)
+            neighbor_words = [self._words[number] for number in neighbor_ids.tolist()]
+            missed = self._vectors[neighbor_ids] - self._subwords.guess(neighbor_words)
+
+            # The correction sum_k s_k^3 r_k / (0.1 + sum_k s_k^3), as a sparse matrix of shares times the residuals r.
+            weights = similarities**_POWER
+            sums = np.bincount(askers, weights, len(piece))
+            shares = np.asarray(weights / (_DOUBT + sums[askers]), np.float32)
+            shape = len(piece), len(neighbor_ids)
+            correction = scipy.sparse.csr_array((shares, (askers, places)), shape) @ missed
+            corrected[start : start + len(piece)] += np.asarray(correction, np.float32)
         return corrected
 
-    def _find_corrections(self, words: Sequence[str]) -> Floats:
-        import scipy.sparse
-
-        askers, neighbors, similarities = self._open_index().find(words)
-        neighbor_ids, places = np.unique(neighbors, return_inverse=True)
-        missed = self._vectors[neighbor_ids] - self._subwords.guess(
-            [self._words[number] for number in neighbor_ids.tolist()]
-        )
-
-        # The correction sum_k s_k^3 r_k / (0.1 + sum_k s_k^3), as a sparse matrix of shares times the residuals r.
-        weights = similarities**_POWER
-        sums = np.bincount(askers, weights, len(words))
-        shares = np.asarray(weights / (_DOUBT + sums[askers]), np.float32)
-        shape = len(words), len(neighbor_ids)
-        return np.asarray(scipy.sparse.csr_array((shares, (askers, places)), shape) @ missed, np.float32)
-
-    def _open_index(self) -> _SpellingIndex:
-        with self._lock:
-            if self._index is None:
-                is_used = self._vectors.any(axis=1) & np.isfinite(self._vectors).all(axis=1)
-                self._index = _SpellingIndex(self._words, np.asarray(is_used), self._subwords)
-            return self._index
-
-
-class _SpellingIndex:
-    """The n-grams of known words, to find those that are spelled like another word."""
-
-    def __init__(self, words: Sequence[str], is_used: NDArray[np.bool_], subwords: Subwords) -> None:
-        import scipy.sparse
-
-        check_memory("guessing words", _BYTES_PER_NGRAM * count_ngrams(words, subwords.min_n, subwords.max_n))
-        self._words = words
-        self._lengths = subwords.min_n, subwords.max_n
-        hashes, starts = hash_ngrams(words, *self._lengths)
-        owners = np.repeat(np.arange(len(words), dtype=np.int32), np.diff(starts))
-        hashes, owners = hashes[is_used[owners]], owners[is_used[owners]]
-
-        self._ngrams, places = np.unique(hashes, return_inverse=True)
-        ones = np.ones(len(owners), np.float32)
-        table = scipy.sparse.csr_array((ones, (places, owners)), (len(self._ngrams), len(words)))
-        counts = np.diff(table.indptr)  # of words with an n-gram
-
-        self._highest = np.log(max(int(is_used.sum()), 2))
-        # Inverse document frequency log(N / n); an n-gram of too many words gets the weight 0 and is dropped below.
-        weights = np.where(counts > _MAX_WORDS, 0.0, self._highest - np.log(np.maximum(counts, 1)))
-        self._weights = np.asarray(np.maximum(weights, 0.0), np.float32)
-        table.data *= np.repeat(self._weights, counts)
-        # Columns of length 1: a product with another unit vector is a cosine.
-        lengths = np.sqrt(np.bincount(table.indices, np.square(table.data), len(words)))
-        table.data /= np.asarray(np.maximum(lengths, 1e-9), np.float32)[table.indices]
-        table.eliminate_zeros()
-        self._table = table
-
-    def find(self, words: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    def _find_neighbors(self, words: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
         """Return pairs of a word and a known word that is spelled most like it, by number, and their similarities."""
         similar = self._compare(words)
         askers: list[int] = []
@@ -154,7 +120,7 @@ class _SpellingIndex:
         """Return the cosines of words (rows) with all known words that share an n-gram with them."""
         import scipy.sparse
 
-        hashes, starts = hash_ngrams(words, *self._lengths)
+        hashes, starts = hash_ngrams(words, self._subwords.min_n, self._subwords.max_n)
         places = find_sorted(self._ngrams, hashes)
         is_known = places >= 0
         weights = np.full(len(hashes), self._highest)  # of n-grams that no known word has

@@ -10,7 +10,6 @@ The longer a guess, the higher its expected cosine: the penalty shortens predict
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ MIN_WORDS = 1_000  # Fewer words do not say what an n-gram means.
 MIN_N = 3
 MAX_N = 6
 MAX_NGRAMS = 1 << 17
+_MAX_INT32 = (1 << 31) - 1
 _MIN_NGRAM_WORDS = 2  # An n-gram of a single word says nothing about other words.
 _PENALTY = 0.3
 _HALF_COUNT = 50  # words with this count have half the weight of very frequent ones
@@ -63,21 +63,11 @@ class Guess(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Subwords:
-    """Vectors of n-grams.
+    """Vectors of n-grams."""
 
-    Parameters
-    ----------
-    ngrams : ndarray of shape (n_ngrams,), uint32
-        Hashes of the n-grams, ascending.
-    table : ndarray of shape (n_ngrams + 1, dim)
-        One vector per n-gram; the last row is the mean of all words.
-    length
-        Mean length of the vectors that the table was fitted to.
-    """
-
-    ngrams: NDArray[np.uint32]
-    table: Floats
-    length: float
+    ngrams: NDArray[np.uint32]  # hashes, ascending
+    table: Floats  # (n_ngrams + 1, dim): one vector per n-gram, then the mean of all words
+    length: float  # mean length of the vectors that the table was fitted to
     min_n: int = MIN_N
     max_n: int = MAX_N
 
@@ -103,10 +93,7 @@ class Subwords:
 
 
 def blend(vectors: Floats, guesses: Floats, counts: NDArray[np.int64], strength: float) -> Floats:
-    """Return vectors of which rare words take a part from their guesses: strength / (count + strength).
-
-    Vectors of zeros stay zero.
-    """
+    """Return vectors of which rare words take a part from their guesses: strength / (count + strength)."""
     parts = _spelling_parts(vectors, counts, strength)
     return np.asarray(vectors + parts * (guesses - vectors), np.float32)
 
@@ -118,6 +105,7 @@ def unblend(vectors: Floats, guesses: Floats, counts: NDArray[np.int64], strengt
 
 
 def _spelling_parts(vectors: Floats, counts: NDArray[np.int64], strength: float) -> Floats:
+    # Vectors of zeros stay zero.
     parts = strength / (np.maximum(counts, 1) + strength) * vectors.any(axis=1)
     return np.asarray(parts[:, None], np.float32)
 
@@ -134,8 +122,12 @@ def find_sorted(values: NDArray[np.uint32], keys: NDArray[np.uint32]) -> NDArray
     return np.where(is_found, places, -1)
 
 
-def sum_rows(table: Floats, places: NDArray[np.int64], starts: NDArray[np.int64]) -> Floats:
+def sum_rows(
+    table: Floats, places: NDArray[np.int64], starts: NDArray[np.int64], weights: Floats | None = None
+) -> Floats:
     """Return sums of rows of a table: sum n has those at places[starts[n]:starts[n + 1]], without places of -1.
+
+    `weights` are those of the rows of the table, by default 1.
 
     >>> sum_rows(np.eye(2, dtype=np.float32), np.array([0, 1, -1, 1]), np.array([0, 2, 4])).tolist()
     [[1.0, 1.0], [0.0, 1.0]]
@@ -145,15 +137,13 @@ def sum_rows(table: Floats, places: NDArray[np.int64], starts: NDArray[np.int64]
     is_used = places >= 0
     # Dropping places of -1 shifts every start by the number of drops before it.
     used_starts = np.concatenate([[0], np.cumsum(is_used)])[starts]
-    ones = np.ones(used_starts[-1], np.float32)
-    shape = len(starts) - 1, len(table)
-    return np.asarray(scipy.sparse.csr_array((ones, places[is_used], used_starts), shape) @ table)
+    used = places[is_used]
+    data = np.ones(len(used), np.float32) if weights is None else weights[used]
+    return np.asarray(scipy.sparse.csr_array((data, used, used_starts), (len(starts) - 1, len(table))) @ table)
 
 
 def hash_ngrams(words: Sequence[str], min_n: int, max_n: int) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """Return the hashes of the n-grams of all words, one word after the other, and where each word starts.
-
-    The hash is fastText's: FNV-1a of the bytes in UTF-8, each extended by its sign.
+    """Return fastText's hashes of the n-grams of all words, one word after the other, and where each word starts.
 
     >>> hashes, starts = hash_ngrams(["cat", ""], 3, 4)
     >>> (hashes % 100).tolist(), starts.tolist()
@@ -179,11 +169,7 @@ def hash_ngrams(words: Sequence[str], min_n: int, max_n: int) -> tuple[NDArray[n
 
 
 def count_ngrams(words: Sequence[str], min_n: int, max_n: int) -> int:
-    """Return the number of n-grams of all words, each as often as it occurs.
-
-    >>> count_ngrams(["cat", ""], 3, 4)
-    5
-    """
+    """Return the number of n-grams of all words, each as often as it occurs."""
     lengths = np.fromiter(map(len, words), np.int64, len(words)) + 2  # of <word>
     return sum(int(np.maximum(lengths - n + 1, 0).sum()) for n in range(min_n, max_n + 1))
 
@@ -207,8 +193,7 @@ def add_subwords(
 ) -> Vectors:
     """Return vectors with n-grams fitted to them, of which rare words take a part from their spelling, as configured.
 
-    The fit runs on `device` if it is a CUDA device that this process has, with enough memory left. `index` is that of
-    the words, if it is known already.
+    The fit runs on `device` if this process has it. `index` is that of the words, if it is known already.
     """
     words = vectors.vocabulary.tokens
     counts = vectors.vocabulary.counts
@@ -239,28 +224,15 @@ def fit_subwords(vectors: Floats, words: Sequence[str], counts: NDArray[np.int64
     return fitted[0]
 
 
-@dataclass(frozen=True, slots=True)
-class NgramIndex:
-    """The n-grams of words and the words of n-grams; it depends on nothing but the words.
+class NgramIndex(NamedTuple):
+    """The n-grams of words and the words of n-grams; it depends on nothing but the words."""
 
-    Parameters
-    ----------
-    ngrams : ndarray of shape (n_ngrams,), uint32
-        Hashes of the chosen n-grams, ascending. The number of an n-gram is its position.
-    numbers, word_starts
-        Numbers of the chosen n-grams of each word, one word after the other, and where each word starts.
-    owners, ngram_starts
-        The words of each n-gram, one n-gram after the other, and where each n-gram starts.
-    scales : ndarray of shape (n_words,), float32
-        1 / sqrt(n) for a word with n n-grams, chosen or not.
-    """
-
-    ngrams: NDArray[np.uint32]
-    numbers: NDArray[np.signedinteger]
+    ngrams: NDArray[np.uint32]  # hashes of the chosen n-grams, ascending; the number of an n-gram is its position
+    numbers: NDArray[np.signedinteger]  # numbers of the chosen n-grams of each word, one word after the other
     word_starts: NDArray[np.signedinteger]
-    owners: NDArray[np.signedinteger]
+    owners: NDArray[np.signedinteger]  # the words of each n-gram, one n-gram after the other
     ngram_starts: NDArray[np.signedinteger]
-    scales: Floats
+    scales: Floats  # 1 / sqrt(n) for a word with n n-grams, chosen or not
 
 
 def index_ngrams(words: Sequence[str]) -> NgramIndex:
@@ -275,7 +247,8 @@ def index_ngrams(words: Sequence[str]) -> NgramIndex:
     numbers = numbers[is_chosen]
     order = np.argsort(numbers, kind="stable")
 
-    kind = _choose_dtype(len(numbers))
+    # Numbers have the dtype of the offsets, because torch wants the same.
+    kind = np.int32 if len(numbers) <= _MAX_INT32 else np.int64
     return NgramIndex(
         ngrams,
         numbers.astype(kind, copy=False),
@@ -284,15 +257,6 @@ def index_ngrams(words: Sequence[str]) -> NgramIndex:
         np.searchsorted(numbers[order], np.arange(len(ngrams) + 1)).astype(kind),
         np.asarray(1 / np.sqrt(np.maximum(sizes, 1)), np.float32),
     )
-
-
-def _choose_dtype(entries: int) -> type[np.signedinteger]:
-    """Return the dtype of an index with so many entries. Numbers have that of the offsets: torch wants the same.
-
-    >>> _choose_dtype(2**31 - 1).__name__, _choose_dtype(2**31).__name__
-    ('int32', 'int64')
-    """
-    return np.int32 if entries <= np.iinfo(np.int32).max else np.int64
 
 
 def estimate_memory(words: Sequence[str], dim: int) -> tuple[int, int]:
@@ -320,6 +284,8 @@ def _choose_ngrams(hashes: NDArray[np.uint32], owners: NDArray[np.int32]) -> NDA
 
 def _fit(vectors: Floats, index: NgramIndex, counts: NDArray[np.int64], device: str) -> tuple[Subwords, Floats] | None:
     """Return the vectors of n-grams and the guesses for the words; None if there are too few words."""
+    import torch
+
     unit, lengths = scale_and_measure(vectors)
     is_used = lengths > 0
     if is_used.sum() < MIN_WORDS:
@@ -331,28 +297,20 @@ def _fit(vectors: Floats, index: NgramIndex, counts: NDArray[np.int64], device: 
 
     # The mean of all words is not an effect of spelling: the regression explains what differs from it.
     unit -= mean
-    table, guesses = _solve_where_it_fits(index, unit, weights, device)
+    try:
+        table, guesses = _solve(index, unit, weights, device)
+    except torch.OutOfMemoryError:  # of the device
+        table, guesses = _solve(index, unit, weights, "cpu")
     scale = np.float32(length)
     guesses += mean
     guesses *= scale
     return Subwords(index.ngrams, np.concatenate([table, mean[None]]) * scale, length), guesses
 
 
-def _solve_where_it_fits(index: NgramIndex, targets: Floats, weights: Floats, device: str) -> tuple[Floats, Floats]:
-    """Solve on a device, or on the CPU if the device has too little memory left."""
-    import torch
-
-    with contextlib.suppress(torch.OutOfMemoryError):
-        return _solve(index, targets, weights, device)
-    return _solve(index, targets, weights, "cpu")
-
-
 def _solve(index: NgramIndex, targets: Floats, weights: Floats, device: str) -> tuple[Floats, Floats]:
-    """Return the z that minimize sum_w weight_w |target_w - (A z)_w|^2 + penalty |z|^2, and A z.
-
-    A sums the n-grams of each word and scales the sum. Conjugate gradients, for all dimensions at once, preconditioned
-    by the diagonal. Large arrays are reused: new ones would take as long as the arithmetic.
-    """
+    """Return the z that minimize sum_w weight_w |target_w - (A z)_w|^2 + penalty |z|^2, and A z."""
+    # A sums the n-grams of each word and scales the sum. Conjugate gradients, for all dimensions at once,
+    # preconditioned by the diagonal. Large arrays are reused: new ones would take as long as the arithmetic.
     import torch
     from torch.nn.functional import embedding_bag
 

@@ -9,7 +9,7 @@ rounding.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from swivel.errors import ConfigError
 from swivel.runtime.parallel import map_in_order
 from swivel.vectors.combine import SVD_ROWS
 from swivel.vectors.search import Floats
+from swivel.vectors.subwords import sum_rows
 
 if TYPE_CHECKING:
     from swivel.corpus.text_numbers import NumberedTexts
@@ -35,22 +36,9 @@ _QUICK_WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")
 
 
 class TextEncoder:
-    """Computes vectors of texts from the vectors of their words.
+    """Computes vectors of texts from the vectors of their words; the arguments are those of `Vectors.encode`."""
 
-    Parameters
-    ----------
-    vectors
-        Vectors with counts; without counts all words have the same weight, and nothing is removed.
-    smoothing
-        The constant a of the weights a / (a + p); infinity gives all words the same weight.
-    components
-        Number of common components that are removed.
-    guess
-        Guess the vectors of unknown words from their spelling, if the vectors have n-grams; otherwise, or if they have
-        none, unknown words are left out.
-    """
-
-    def __init__(self, vectors: Vectors, smoothing: float = SMOOTHING, components: int = 1, guess: bool = True) -> None:
+    def __init__(self, vectors: Vectors, smoothing: float, components: int, guess: bool) -> None:
         from swivel.corpus.text_numbers import TextNumbering  # imports numba
 
         self._vectors = vectors
@@ -64,38 +52,24 @@ class TextEncoder:
         if isinstance(texts, str):
             raise ConfigError(f"texts must be a list of strings, got the text {texts!r}: pass [text]")
         refuse_table(texts)
-        numbered = map(self._numbering.number, _split_batches(texts))
+        remaining = iter(texts)
+        batches = iter(lambda: list(islice(remaining, TEXTS_PER_BATCH)), [])
+        numbered = map(self._numbering.number, batches)
         parts = list(map_in_order(self._encode_batch, numbered, threads=threads))
         return np.concatenate(parts) if parts else np.zeros((0, self._vectors.dim), np.float32)
 
     def _encode_batch(self, texts: NumberedTexts) -> Floats:
-        import scipy.sparse
-
         vectors = self._vectors.vectors
+        starts = np.concatenate([[0], texts.ends])
         is_known = texts.numbers < len(vectors)
-        numbers = texts.numbers[is_known]
-        starts = np.concatenate([[0], np.cumsum(is_known)])[np.concatenate([[0], texts.ends])]
-
-        # A sparse matrix (text, word) of weights: one product sums the words of all texts.
-        shape = len(texts.ends), len(vectors)
-        incidence = scipy.sparse.csr_array((self.weights[numbers], numbers, starts), shape)
-        totals = incidence @ vectors
+        totals = sum_rows(vectors, np.where(is_known, texts.numbers, -1), starts, self.weights)
         words = np.diff(starts)
-        if self._subwords is not None and texts.unknown:
+        if self._subwords is None:
+            words = np.diff(np.concatenate([[0], np.cumsum(is_known)])[starts])
+        elif texts.unknown:
             # A word that was never seen has the weight 1; an uncertain guess is shorter.
-            # Unknown tokens start after all tokens before, less the known ones.
-            starts = np.concatenate([[0], texts.ends]) - starts
-            numbers = texts.numbers[~is_known] - len(vectors)
             guesses = self._subwords.guess(texts.unknown)
-            incidence = scipy.sparse.csr_array(
-                (np.ones(len(numbers), np.float32), numbers, starts), (len(texts.ends), len(guesses))
-            )
-            totals += incidence @ guesses
-            words = words + np.diff(starts)
-        return self._finish(totals, words)
-
-    def _finish(self, totals: Floats, words: NDArray[np.int64]) -> Floats:
-        """Return the means of texts, from the sums of their words, without the common components."""
+            totals += sum_rows(guesses, np.where(is_known, -1, texts.numbers - len(vectors)), starts)
         means = totals / np.maximum(words, 1).astype(np.float32)[:, None]
         return np.asarray(means - (means @ self.common.T) @ self.common)
 
@@ -123,17 +97,15 @@ def weigh_words(counts: NDArray[np.int64], smoothing: float) -> Floats:
 
 
 def find_common_components(vectors: Vectors, weights: Floats, components: int) -> Floats:
-    """Return the first singular vectors of random texts, of shape (components, dim); none without counts.
-
-    The mean of n words with the weighted vectors y, drawn with the probabilities p, has the second moment
-    E[yy'] / n + (1 - 1/n) E[y] E[y]'.
-    """
+    """Return the first singular vectors of random texts, of shape (components, dim); none without counts."""
     if isinstance(components, bool) or not isinstance(components, (int, np.integer)) or components < 0:
         raise ConfigError(f"components must be an integer of 0 or more, got {components!r}", argument="components")
     counts = vectors.vocabulary.counts
     if not components or not counts.any():
         return np.zeros((0, vectors.dim), np.float32)
 
+    # The mean of n words with the weighted vectors y, drawn with the probabilities p, has the second moment
+    # E[yy'] / n + (1 - 1/n) E[y] E[y]'.
     moment = np.zeros((vectors.dim, vectors.dim))
     mean = np.zeros(vectors.dim)
     shares = counts / counts.sum()
@@ -154,6 +126,7 @@ def find_tokenizer(vectors: Vectors) -> CorpusConfig:
     if "corpus" in vectors.settings:
         return CorpusConfig(**vectors.settings["corpus"])
 
+    # Capital letters in labels mean that the text was not lower-cased, punctuation that it was split at white space.
     labels = vectors.vocabulary.tokens
     is_lower = all(label == label.lower() for label in labels)
     return CorpusConfig(tokenizer="words" if are_words(labels) else "whitespace", lowercase=is_lower)
@@ -171,9 +144,3 @@ def are_words(labels: Sequence[str]) -> bool:
     texts = TextNumbering(rest, CorpusConfig(lowercase=False)).number(rest)
     ids = np.arange(len(rest))
     return np.array_equal(texts.numbers, ids) and np.array_equal(texts.ends, ids + 1)
-
-
-def _split_batches(texts: Iterable[str | None]) -> Iterator[Sequence[str | None]]:
-    remaining = iter(texts)
-    while batch := list(islice(remaining, TEXTS_PER_BATCH)):
-        yield batch

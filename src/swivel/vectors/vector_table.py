@@ -41,6 +41,7 @@ class VectorTable:
 
 def freeze_array(array: NDArray[Any]) -> Floats:
     """Return a read-only float32 array; copies only if the dtype or the memory layout requires it."""
+    # A view, so that the caller's own array stays writable.
     frozen = np.ascontiguousarray(array, np.float32).view()
     frozen.flags.writeable = False
     return frozen

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.errors import ConfigError, FolderExists, UnknownToken
+from swivel.errors import ConfigError, FolderExists, MissingExtra, UnknownToken
 from swivel.runtime.notebook import draw_html
 from swivel.runtime.options import RunOptions
 from swivel.storage import create_folder
 from swivel.storage.overlap import is_own_folder
-from swivel.vectors import pandas_polars
 from swivel.vectors.align import fit_rotation
 from swivel.vectors.expressions import Query, as_tokens, explain_zero, resolve_query
 from swivel.vectors.folder import STAGE, read_vectors, write_vectors
@@ -29,13 +28,16 @@ from swivel.vectors.search import (
     best_rows,
     check_count,
     check_search,
-    pool_scores,
     scale_to_unit,
     score_3cosmul,
 )
 from swivel.vectors.subwords import Guess, Subwords, fit_subwords
 from swivel.vectors.text_encoder import SMOOTHING, TextEncoder
 from swivel.vectors.vector_table import VectorTable, check_tables, fingerprint_vectors, freeze_array
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
 
 METHODS = ("3cosadd", "3cosmul")
 QUERIES_PER_BATCH = 1_024
@@ -251,7 +253,7 @@ class Vectors:
         return np.asarray(self.vectors, dtype) if copy is None else np.array(self.vectors, dtype, copy=copy)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (self._to_arguments(), self.path, self.source)
+        return partial(Vectors, **self._to_arguments()), (), {"path": self.path, "source": self.source}
 
     def __deepcopy__(self, memo: Any) -> Vectors:
         """Return a copy that shares the arrays, because they are read-only."""
@@ -266,8 +268,24 @@ class Vectors:
         pairs = zip(self.vocabulary, self.vocabulary.counts, strict=True)
         return draw_html(repr(self)[1:-1], ("token", "count"), ((token, int(count) or "") for token, count in pairs))
 
-    to_pandas = pandas_polars.to_pandas
-    to_polars = pandas_polars.to_polars
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return a pandas DataFrame with one row per word, the words as its index."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise MissingExtra("to_pandas needs pandas: pip install pandas") from error
+
+        return pandas.DataFrame(np.array(self), index=pandas.Index(self.vocabulary.tokens, name="word"))
+
+    def to_polars(self) -> polars.DataFrame:
+        """Return a polars DataFrame with the columns `word`, `count` (if known) and `vector`."""
+        try:
+            import polars
+        except ImportError as error:
+            raise MissingExtra("to_polars needs polars: pip install polars") from error
+
+        counts = {"count": self.vocabulary.counts} if self.vocabulary.counts.any() else {}
+        return polars.DataFrame({"word": self.vocabulary.tokens, **counts, "vector": np.array(self)})
 
     @cached_property
     def unit_vectors(self) -> Floats:
@@ -288,10 +306,12 @@ class Vectors:
 
     @cached_property
     def _zero_rows(self) -> NDArray[np.intp]:
+        # Far fewer than rows: writing to them is faster than through the mask `is_zero`.
         return np.flatnonzero(self.is_zero)
 
     @cached_property
-    def _zero_columns(self) -> NDArray[np.intp]:
+    def zero_columns(self) -> NDArray[np.intp]:
+        """The ids of the columns that are all zeros, because they have no counts."""
         return np.flatnonzero(~self._need_columns().values.any(axis=1))
 
     def vector(self, query: Query, *, minus: str | Iterable[str] = ()) -> Floats:
@@ -364,7 +384,9 @@ class Vectors:
         direction = scale_to_unit(total[None])[0]
         if not direction.any():
             raise explain_zero(self, plus, less)
-        return self._best_rows(self.unit_vectors @ direction, plus + less, count)
+        scores = self.unit_vectors @ direction
+        best = self.rank_rows(scores, plus + less, count)
+        return self._name_rows(best, scores[best])
 
     def most_similar(
         self, positive: Query | None = None, negative: str | Iterable[str] | None = None, topn: int = 10
@@ -383,6 +405,7 @@ class Vectors:
         ['queen', 'queen']
         """
         check_count(count)
+        count = min(count, len(self))
         answers: list[list[Neighbor]] = []
         remaining = iter(queries)
 
@@ -391,7 +414,7 @@ class Vectors:
             excluded = [plus + less for _, plus, less in batch]
             best = best_rows(self.unit_vectors, directions, count, excluded=excluded, is_zero=self.is_zero)
 
-            for ids, scores, direction in zip(best.ids, best.scores, directions, strict=True):
+            for ids, scores, direction in zip(*best, directions, strict=True):
                 answers.append(self._name_rows(ids, scores) if direction.any() else [])
 
         return answers
@@ -409,7 +432,10 @@ class Vectors:
 
         check_count(count)
         ids = self.find_rows([a, b, c])
-        return self._best_rows(score_3cosmul(self.unit_vectors, *self.unit_vectors[ids]), ids, count)
+        cosines = (self.unit_vectors @ word for word in self.unit_vectors[ids])
+        scores = score_3cosmul(*cosines)
+        best = self.rank_rows(scores, ids, count)
+        return self._name_rows(best, scores[best])
 
     def similarity(self, a: Query, b: Query) -> float:
         """Return the cosine of two tokens, expressions, sums of tokens or vectors; 0 if one is all zeros."""
@@ -474,8 +500,13 @@ class Vectors:
         first = self.vocabulary.id(column) * self.columns_per_row
         parts = slice(first, first + self.columns_per_row)
 
-        weights = np.ones(self.columns_per_row) if columns.sums is None else columns.sums[parts]
-        return pool_scores(self._score_columns(row_id, parts), weights)
+        # Each column p estimates the PMI log(x_ip |D| / (x_i* x_*p)). Summing x_ip and x_*p over p gives the log of the
+        # mean of exp(PMI), weighted by the column sums x_*p. The highest is subtracted, so that exp does not overflow.
+        weights = np.ones(self.columns_per_row)
+        if columns.sums is not None and columns.sums[parts].any():
+            weights = columns.sums[parts]
+        scores = self._score_columns(row_id, parts).astype(np.float64)
+        return float(scores.max() + np.log(np.average(np.exp(scores - scores.max()), weights=weights)))
 
     def align(self, other: Vectors, *, words: Sequence[str] | int | None = None) -> Vectors:
         """Return these vectors rotated so that the words shared with `other` are as close as possible to its vectors.
@@ -517,11 +548,11 @@ class Vectors:
         loaded.path = loaded.source = Path(path)
         return loaded
 
-    def _best_rows(self, scores: Floats, own: Sequence[int], count: int) -> list[Neighbor]:
+    def rank_rows(self, scores: Floats, own: Sequence[int], count: int) -> NDArray[np.intp]:
+        """Return the ids of the highest scores, without the rows `own` and those of zeros; `scores` is changed."""
         scores[self._zero_rows] = -np.inf
         scores[own] = -np.inf
-        ids = best_ids(scores, count)
-        return self._name_rows(ids, scores[ids])
+        return best_ids(scores, count)
 
     def _name_rows(self, ids: NDArray[np.intp], scores: Floats) -> list[Neighbor]:
         tokens = self.vocabulary.tokens
@@ -539,7 +570,7 @@ class Vectors:
             raise explain_zero(self, plus, less)
 
         scores = self._score_columns(row_id, slice(None))
-        scores[self._zero_columns] = -np.inf
+        scores[self.zero_columns] = -np.inf
         return [Neighbor(columns.vocabulary[i], float(scores[i])) for i in best_ids(scores, count).tolist()]
 
     def _score_columns(self, row_id: int, which: slice) -> Floats:
@@ -555,11 +586,3 @@ class Vectors:
 
 
 load = Vectors.load
-
-
-def _restore(arguments: dict[str, Any], path: Path | None, source: Path | None) -> Vectors:
-    """Return vectors that were pickled or copied."""
-    vectors = Vectors(**arguments)
-    vectors.path = path
-    vectors.source = source
-    return vectors

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import swivel.vectors.formats
 from swivel.errors import StorageError
 from swivel.vectors.formats import open_vectors, read_text
 
@@ -16,10 +15,6 @@ def write(tmp_path: Path, text: str | bytes) -> Path:
     file = tmp_path / "vectors.txt"
     file.write_bytes(text.encode() if isinstance(text, str) else text)
     return file
-
-
-def test_every_public_name_is_exported() -> None:
-    assert all(hasattr(swivel.vectors.formats, name) for name in swivel.vectors.formats.__all__)
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from swivel.corpus.text_lines import LineBlock, read_table_lines
 from swivel.counts.block_layout import Ints
 from swivel.counts.importers.context import ImportChunk, ImportContext, refuse_ids
 from swivel.counts.importers.delimited import FieldBatch, parse_numbers, split_fields
-from swivel.counts.importers.lines import LineBlock, read_lines
 from swivel.errors import CountsError
 
 _HEADER = "%%MatrixMarket matrix coordinate"
@@ -19,7 +19,7 @@ _HEADER = "%%MatrixMarket matrix coordinate"
 
 def read_market(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
     """Yield the cells of a Matrix Market file: real, integer or pattern; general or symmetric."""
-    blocks = read_lines(file)
+    blocks = read_table_lines(file)
     kind, symmetry, size, rest = _read_header(file, blocks)
     rows, columns, announced_entries = size
 

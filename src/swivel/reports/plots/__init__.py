@@ -4,25 +4,17 @@ The `plot_...` functions return matplotlib Figures, which `save_figure` writes t
 is imported when a figure is drawn. pyplot and its global state are not used.
 """
 
-from swivel.evaluation import Point
-from swivel.reports.plots.frequency import make_curves, plot_differences, plot_frequency
-from swivel.reports.plots.map_plot import plot_map
-from swivel.reports.plots.style import FORMATS, draw_figure, save_figure
-from swivel.reports.plots.training_run import FitBucket, NormBucket, Norms, plot_epochs, plot_fit, plot_norms
-
-__all__ = [
-    "FORMATS",
-    "FitBucket",
-    "NormBucket",
-    "Norms",
-    "Point",
-    "draw_figure",
-    "make_curves",
-    "plot_differences",
-    "plot_fit",
-    "plot_frequency",
-    "plot_map",
-    "plot_norms",
-    "plot_epochs",
-    "save_figure",
-]
+from swivel.evaluation import Point as Point
+from swivel.reports.plots.frequency import make_curves as make_curves
+from swivel.reports.plots.frequency import plot_differences as plot_differences
+from swivel.reports.plots.frequency import plot_frequency as plot_frequency
+from swivel.reports.plots.map_plot import plot_map as plot_map
+from swivel.reports.plots.style import FORMATS as FORMATS
+from swivel.reports.plots.style import draw_figure as draw_figure
+from swivel.reports.plots.style import save_figure as save_figure
+from swivel.reports.plots.training_run import FitBucket as FitBucket
+from swivel.reports.plots.training_run import NormBucket as NormBucket
+from swivel.reports.plots.training_run import Norms as Norms
+from swivel.reports.plots.training_run import plot_epochs as plot_epochs
+from swivel.reports.plots.training_run import plot_fit as plot_fit
+from swivel.reports.plots.training_run import plot_norms as plot_norms

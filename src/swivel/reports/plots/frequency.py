@@ -85,6 +85,7 @@ def plot_frequency(curves: Curves) -> Figure:
         low = [point.low for point in points]
         high = [point.high for point in points]
 
+        # The first method is ours: its curve and its band are stronger.
         axes.fill_between(x, low, high, color=color, alpha=0.16 if is_first else 0.09, linewidth=0)
         axes.plot(x, y, color=color, linewidth=2.2 if is_first else 1.3, marker="o", markersize=3 if is_first else 2)
 
@@ -110,6 +111,7 @@ def _write_frequencies(axes: Axes, *steps: int) -> None:
 
 def _label_curves(figure: Figure, axes: Axes, curves: Curves) -> None:
     """Write the name of each curve after its end, without overlaps."""
+    # Labels are spread in printer's points, because their height does not depend on the scale of the axis.
     height_points = axes.get_position().height * figure.get_figheight() * 72  # 72 points per inch
     scale = height_points / (axes.get_ylim()[1] - axes.get_ylim()[0])
 

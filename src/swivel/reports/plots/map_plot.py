@@ -33,20 +33,10 @@ def plot_map(
     order: Sequence[int] | NDArray[Any] | None = None,
     size: tuple[float, float] = (7.0, 6.0),
 ) -> Figure:
-    """Return the figure of a map.
+    """Return the figure of a map: points (n, 2), nearly all in -1 .. 1, and their labels, of which long ones are cut.
 
-    Parameters
-    ----------
-    labels
-        One text per point; long ones are cut.
-    points
-        Coordinates (n, 2), nearly all in -1 .. 1.
-    clusters
-        Number of the cluster of each point, for its color.
-    order
-        Ids in the order in which labels are placed; one that would overlap another is left out.
-    size
-        Width and height in inches.
+    `clusters` are numbers that select colors, and `size` is in inches. Labels are placed in the `order` of these ids,
+    and one that would overlap another is left out.
     """
     figure, axes = new_figure(*size)
     axes.set_axis_off()
@@ -57,6 +47,7 @@ def plot_map(
     dots = float(np.clip(20_000 / max(len(points), 1), 2, 16))
     axes.scatter(*points.T, s=dots, c=colors, alpha=0.75, linewidths=0, rasterized=len(points) > _RASTER)
 
+    # In printer's points, 72 per inch, in which letters are measured.
     places = (points - lowest) / (highest - lowest) * np.array(size) * 72
     for number, label in _choose_labels(labels, places, range(len(labels)) if order is None else order, size):
         x, y = points[number].tolist()
@@ -73,6 +64,7 @@ def _find_frame(points: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[Any]
     if not len(inside):
         return np.full(2, -_EDGE), np.full(2, _EDGE)
 
+    # Points far outside would shrink the rest; they are cut off.
     lowest, highest = inside.min(axis=0), inside.max(axis=0)
     margin = np.maximum(highest - lowest, 1e-3) * 0.03
     return lowest - margin, highest + margin * (4, 1)
@@ -85,6 +77,7 @@ def _choose_labels(
     boxes = np.empty((0, 4))  # left, bottom, right, top of the labels so far
     for number in np.asarray(order).tolist():
         label = labels[number] if len(labels[number]) <= MAX_LABEL else labels[number][: MAX_LABEL - 1] + "…"
+        # The width of a letter is about two thirds of its size; measuring the text would draw it first.
         left, middle = places[number]
         box = np.array([left, middle - 0.7 * _LABEL_POINTS, 0, middle + 0.7 * _LABEL_POINTS])
         box[2] = left + 0.66 * _LABEL_POINTS * len(label) + 5

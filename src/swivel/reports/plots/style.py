@@ -120,6 +120,7 @@ def draw_figure(figure: Figure, kind: str) -> bytes:
     """Return the bytes of a figure as `png`, `svg` or `pdf`, the same bytes for the same figure."""
     matplotlib = need_matplotlib()
     file = io.BytesIO()
+    # Times and names of versions would make other bytes of the same figure.
     no_date = {"Creator": None, "Producer": None, "CreationDate": None}
     metadata = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}, "pdf": no_date}[kind]
 

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 X_LABEL = "frequency of the word (log scale)"
 
 
-@dataclass(frozen=True, slots=True)
-class NormBucket:
+class NormBucket(NamedTuple):
     """Quantiles (10 %, 50 %, 90 %) of the vector lengths of words with a frequency in [low, high)."""
 
     low: float
@@ -34,8 +33,7 @@ class NormBucket:
     ninetieth: float
 
 
-@dataclass(frozen=True, slots=True)
-class Norms:
+class Norms(NamedTuple):
     """Lengths of vectors against the frequency of their words: a sample of points, and quantiles per bucket."""
 
     name: str
@@ -44,20 +42,15 @@ class Norms:
     buckets: tuple[NormBucket, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FitBucket:
-    """Observed cells of rows with a frequency in [low, high).
-
-    `loss` is the mean loss of the sampled `cells`; `error` is the unweighted root mean square of
-    w . c minus its target.
-    """
+class FitBucket(NamedTuple):
+    """Observed cells of rows with a frequency in [low, high)."""
 
     low: float
     high: float
     words: int
-    cells: int
-    loss: float
-    error: float
+    cells: int  # sampled
+    loss: float  # mean
+    error: float  # unweighted root mean square of w . c minus its target
 
 
 @in_style
@@ -75,11 +68,10 @@ def plot_epochs(epochs: Sequence[Mapping[str, float]]) -> Figure:
         kinds += [("observed", GREEN, "observed"), ("unobserved", ORANGE, "unobserved")]
 
     figure, axes = new_figure(1.2 + 2.5 * len(kinds), 2.6, ncols=len(kinds), squeeze=False)
+    marker_size = 3 if len(epochs) <= 30 else 0
     for panel, (title, color, kind) in zip(axes[0], kinds, strict=True):
         values = [loss[kind] for loss in epochs]
-        numbers = range(1, len(values) + 1)
-        marker_size = 3 if len(values) <= 30 else 0
-        panel.plot(numbers, values, color=color, linewidth=1.8, marker="o", markersize=marker_size)
+        panel.plot(range(1, len(values) + 1), values, color=color, linewidth=1.8, marker="o", markersize=marker_size)
         panel.set(title=title, xlabel="epoch", ylim=(0, 1.05 * max(values) or 1))
         panel.xaxis.set_major_locator(need_matplotlib().ticker.MaxNLocator(integer=True, nbins=6))
 
@@ -95,11 +87,8 @@ def plot_norms(sides: Sequence[Norms]) -> Figure:
 
     figure, axes = new_figure(1.2 + 3.3 * len(sides), 3.2, ncols=len(sides), squeeze=False)
     for panel, side in zip(axes[0], sides, strict=True):
-        x = [_middle(bucket) for bucket in side.buckets]
-        low = [bucket.tenth for bucket in side.buckets]
-        medians = [bucket.median for bucket in side.buckets]
-        high = [bucket.ninetieth for bucket in side.buckets]
-
+        x = _find_middles(side.buckets)
+        _, _, _, low, medians, high = zip(*side.buckets, strict=True)
         panel.plot(side.frequencies, side.lengths, ".", color=FAINT, markersize=2.6, alpha=0.7, markeredgewidth=0)
         panel.fill_between(x, low, high, color=BLUE, alpha=0.15, linewidth=0)
         panel.plot(x, medians, color=BLUE, linewidth=1.8, marker="o", markersize=3)
@@ -116,7 +105,7 @@ def plot_fit(buckets: Sequence[FitBucket]) -> Figure:
     if not buckets:
         raise ConfigError("no loss by frequency: these vectors have no columns")
 
-    x = [_middle(bucket) for bucket in buckets]
+    x = _find_middles(buckets)
     panels = (
         ("mean loss of an observed cell", BLUE, [each.loss for each in buckets]),
         ("distance from the target", GREEN, [each.error for each in buckets]),
@@ -130,9 +119,9 @@ def plot_fit(buckets: Sequence[FitBucket]) -> Figure:
     return figure
 
 
-def _middle(bucket: Any) -> float:
-    """Return the geometric mean of the bounds of a bucket."""
-    return float(np.sqrt(bucket.low * bucket.high))
+def _find_middles(buckets: Sequence[NormBucket] | Sequence[FitBucket]) -> list[float]:
+    # Geometric means, because the axis is logarithmic.
+    return [math.sqrt(bucket.low * bucket.high) for bucket in buckets]
 
 
 def _log_axis(axes: Axes) -> None:

@@ -130,7 +130,8 @@ def _collect_batches(path: Path, batches: Iterable[pyarrow.RecordBatch]) -> Vect
 
 
 def _take_words(path: Path, column: pyarrow.Array, before: int) -> list[str]:
-    pa = _load_pyarrow()
+    import pyarrow as pa
+
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         raise StorageError(f"{path}: the column 'word' has type {first_line(column.type)}, expected text")
 
@@ -142,7 +143,8 @@ def _take_words(path: Path, column: pyarrow.Array, before: int) -> list[str]:
 
 
 def _take_matrix(path: Path, column: pyarrow.Array, before: int) -> NDArray[np.float32]:
-    pa = _load_pyarrow()
+    import pyarrow as pa
+
     type_tests = (pa.types.is_fixed_size_list, pa.types.is_list, pa.types.is_large_list)
     is_list = any(test(column.type) for test in type_tests)
     if not is_list or not pa.types.is_floating(column.type.value_type):
@@ -163,7 +165,8 @@ def _take_matrix(path: Path, column: pyarrow.Array, before: int) -> NDArray[np.f
 
 
 def _take_counts(path: Path, column: pyarrow.Array) -> NDArray[np.int64]:
-    pa = _load_pyarrow()
+    import pyarrow as pa
+
     if not pa.types.is_integer(column.type) or column.null_count:
         raise StorageError(f"{path}: the column 'count' must contain one integer per word")
 

@@ -28,7 +28,6 @@ NOT_READ = "a fastText model; use the .vec file that fastText writes next to it"
 BUCKETS = 2_000_000  # fastText's default; fewer would mix the n-grams, because most of those of a new word are unknown
 _VERSION = 12
 _WHITE = " \t\n\r\v\f\0"
-_SKIP_GRAM = _NEGATIVE_SAMPLING = 2
 _CHUNK_ROWS = 8_192
 
 
@@ -55,14 +54,10 @@ def write_fasttext(vectors: Vectors, path: Path) -> None:
 
 
 def _make_header(vectors: Vectors, subwords: Subwords) -> bytes:
-    """Return the settings of a model; those of training have no effect on its vectors."""
-    window = epochs = min_count = word_ngrams = 1
-    negatives = 5
-    update_rate = 100
-    sampling = 1e-4
-    training = window, epochs, min_count, negatives, word_ngrams, _NEGATIVE_SAMPLING, _SKIP_GRAM
-    ngrams = BUCKETS, subwords.min_n, subwords.max_n
-    return struct.pack("<12id", vectors.dim, *training, *ngrams, update_rate, sampling)
+    # The settings of a training have no effect on its vectors: window, epochs, min_count, negatives, word n-grams, loss
+    # (negative sampling), model (skip-gram); and at the end the update rate of the learning rate, and the sampling.
+    training = 1, 1, 1, 5, 1, 2, 2
+    return struct.pack("<12id", vectors.dim, *training, BUCKETS, subwords.min_n, subwords.max_n, 100, 1e-4)
 
 
 class _Buckets:

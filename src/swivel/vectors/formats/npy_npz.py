@@ -27,10 +27,8 @@ _MAX_PADDED_BYTES = 1 << 30  # npz pads all words to the longest; up to this siz
 
 
 def npy_outputs(vectors: Vectors, path: Path) -> tuple[Path, ...]:
-    """Return the file of the matrix and that of its vocabulary, unless this has the same words.
-
-    It is renamed first, so an export that was killed may have left it alone.
-    """
+    """Return the file of the matrix and that of its vocabulary, unless this has the same words."""
+    # The vocabulary is renamed first, so an export that was killed may have left it alone.
     words = path.with_suffix(_WORDS_SUFFIX)
     is_same = words.is_file() and words.read_bytes() == _word_lines(vectors)
     return (path,) if is_same else (path, words)
@@ -42,10 +40,9 @@ def _word_lines(vectors: Vectors) -> bytes:
 
 def write_npy(vectors: Vectors, path: Path) -> None:
     """Write the matrix, and the vocabulary next to it: one word per line, then a tab and its count."""
-    values = np.ascontiguousarray(vectors.vectors, "<f4")
     with create_pair(path, path.with_suffix(_WORDS_SUFFIX)) as (file, words):
         words.write(_word_lines(vectors))
-        write_array(file, values)
+        write_array(file, np.ascontiguousarray(vectors.vectors, "<f4"))
 
 
 def read_npy(path: Path) -> Vectors:
@@ -91,14 +88,9 @@ def write_npz(vectors: Vectors, path: Path) -> None:
             f"npz pads every label to the longest, which has {longest:,} characters: {FREE.replace('npz, ', '')}"
         )
 
-    arrays: dict[str, NDArray[Any]] = {
-        "vectors": np.asarray(vectors.vectors, "<f4"),
-        "words": np.array(vocabulary.tokens),
-    }
-    if vocabulary.counts.any():
-        arrays["counts"] = vocabulary.counts
-
-    write_arrays(path, arrays)
+    counts = {"counts": vocabulary.counts} if vocabulary.counts.any() else {}
+    values = np.asarray(vectors.vectors, "<f4")
+    write_arrays(path, {"vectors": values, "words": np.array(vocabulary.tokens), **counts})
 
 
 def read_npz(path: Path) -> Vectors:
@@ -145,5 +137,4 @@ def _take_words(path: Path, words: NDArray[Any]) -> list[str]:
     if points.size and points.max() > sys.maxunicode:
         raise StorageError(f"{path}: 'words' contains an invalid code point ({points.max():,})")
 
-    result: list[str] = words.tolist()
-    return result
+    return list(words.tolist())

@@ -11,10 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from swivel.errors import StorageError
-from swivel.runtime.numbers import parse_float
 from swivel.storage import build_folder, create_file, write_file
 from swivel.vectors import Vectors
-from swivel.vectors.formats.validate import is_count, make_vectors, read_lines, refuse_labels
+from swivel.vectors.formats.validate import is_count, make_vectors, parse_row, read_lines, refuse_labels
 from swivel.vectors.search import Floats
 
 VECTORS = "vectors.tsv"
@@ -70,14 +69,13 @@ def _read_values(path: Path) -> Floats:
     rows: list[Floats] = []
     for number, line in enumerate(read_lines(path), 1):
         try:
-            row = np.array([parse_float(value) for value in line.split("\t")])
+            rows.append(parse_row(line.split("\t")))
         except ValueError as error:
             raise StorageError(f"{path}, line {number:,}: {error}") from error
-
-        if rows and len(row) != len(rows[0]):
-            raise StorageError(f"{path}, line {number:,}: {len(row):,} values, expected {len(rows[0]):,} as before")
-        with np.errstate(over="ignore"):  # Values too large for float32 become inf, which is reported as an error.
-            rows.append(row.astype(np.float32))
+        if len(rows[-1]) != len(rows[0]):
+            raise StorageError(
+                f"{path}, line {number:,}: {len(rows[-1]):,} values, expected {len(rows[0]):,} as before"
+            )
 
     if not rows:
         raise StorageError(f"{path}: the file has no vectors")

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,23 +29,17 @@ from swivel.vectors.formats import (
     static_models,
     word2vec,
 )
-from swivel.vectors.formats.validate import check_vectors
+from swivel.vectors.formats.validate import check_vectors, is_number
 from swivel.vectors.search import LABEL_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
-    """Reader, writer and file suffixes of a format; `outputs` are the files that must not exist before."""
+class Format(NamedTuple):
+    """Reader, writer and file suffixes of a format."""
 
     read: Callable[[Path], Vectors]
     write: Callable[[Vectors, Path], None]
     suffixes: tuple[str, ...] = ()
     is_folder: bool = False
-    outputs: Callable[[Vectors, Path], tuple[Path, ...]] = lambda _, path: (path,)
-
-
-def _write_swivel(vectors: Vectors, path: Path) -> None:
-    vectors.save(path, overwrite=True)
 
 
 def _refuse(reason: str) -> Callable[[Path], Vectors]:
@@ -63,7 +58,7 @@ FORMATS = {
     "fasttext-bin": Format(_refuse(fasttext_binary.NOT_READ), fasttext_binary.write_fasttext),
     "glove": Format(word2vec.read_text, word2vec.write_glove),
     "gensim": Format(_refuse(gensim.PICKLE), gensim.write_gensim, (".kv",)),
-    "npy": Format(npy_npz.read_npy, npy_npz.write_npy, (".npy",), outputs=npy_npz.npy_outputs),
+    "npy": Format(npy_npz.read_npy, npy_npz.write_npy, (".npy",)),
     "npz": Format(npy_npz.read_npz, npy_npz.write_npz, (".npz",)),
     "safetensors": Format(safetensors_file.read_safetensors, safetensors_file.write_safetensors, (".safetensors",)),
     "parquet": Format(arrow_parquet.read_parquet, arrow_parquet.write_parquet, (".parquet", ".pq")),
@@ -73,7 +68,7 @@ FORMATS = {
         static_models.read_static, static_models.write_sentence_transformers, is_folder=True
     ),
     "model2vec": Format(static_models.read_static, static_models.write_model2vec, is_folder=True),
-    "swivel": Format(Vectors.load, _write_swivel, is_folder=True, outputs=lambda _, path: (path / MANIFEST,)),
+    "swivel": Format(Vectors.load, partial(Vectors.save, overwrite=True), is_folder=True),
 }
 
 _MAGIC = {b"PAR1": "parquet", b"ARROW1": "arrow", b"\x93NUMPY": "npy", b"PK\x03\x04": "npz"}
@@ -190,7 +185,7 @@ def _is_binary(start: bytes, suffix: str) -> bool:
 
     record, end, _ = rest.partition(b"\n")
     fields = record.split()[: None if end else -1]  # The last field may be incomplete.
-    ends_in_number = bool(fields) and word2vec.is_number(fields[-1].decode("ascii", "replace"))
+    ends_in_number = bool(fields) and is_number(fields[-1].decode("ascii", "replace"))
     has_controls = any(byte < 32 and byte not in _TEXT_CONTROLS for byte in rest)
 
     return suffix == ".bin" or (has_controls and not ends_in_number)
@@ -254,18 +249,16 @@ def export(
     path = Path(path)
     vectors = as_vectors(vectors)
     name = _format_of(path) if format is None else _check_format(format)
-    target = FORMATS[name]
-
     if side not in ("rows", "columns"):
         raise ConfigError(f"side must be 'rows' or 'columns', got {side!r}", argument="side")
-
     if side == "columns":
         vectors = _take_columns(vectors)
 
+    # The vectors may be mapped from their file, which must not be replaced while they are read.
     refuse_overlap([path], [vectors.source])
     nonzero = vectors if with_zeros or name == "swivel" else _leave_out_zeros(vectors)
 
-    _check_target(nonzero, path, target, overwrite=overwrite)
+    _check_target(nonzero, path, name, overwrite=overwrite)
     check_vectors(nonzero)
     zeros = len(vectors) - len(nonzero)
     if zeros:
@@ -275,26 +268,32 @@ def export(
             SwivelWarning,
             stacklevel=2,
         )
-    target.write(nonzero, path)
+    FORMATS[name].write(nonzero, path)
     return len(nonzero)
 
 
-def _check_target(vectors: Vectors, path: Path, format: Format, *, overwrite: bool) -> None:
+def _check_target(vectors: Vectors, path: Path, name: str, *, overwrite: bool) -> None:
+    """Raise an error if the path, of the format `name`, cannot be written or would replace something."""
+    is_folder = FORMATS[name].is_folder
     with clear_errors(path):
-        if path.is_dir() and not format.is_folder:
+        if path.is_dir() and not is_folder:
             raise StorageError(f"{path} is a folder: pass the path of a file")
         if not path.parent.is_dir():
             raise StorageError(f"{path.parent}: no such folder; create it first")
 
-        if not overwrite and any(output.exists() for output in format.outputs(vectors, path)):
+        outputs: tuple[Path, ...] = (path,)
+        if name == "npy":
+            outputs = npy_npz.npy_outputs(vectors, path)
+        elif name == "swivel":
+            outputs = (path / MANIFEST,)  # A folder without a manifest is nobody's result.
+        if not overwrite and any(output.exists() for output in outputs):
             if (path / MANIFEST).exists():
                 sweep_folder(path)
-            kind = "folder" if format.is_folder else "file"
+            kind = "folder" if is_folder else "file"
             raise FolderExists(f"{path}: exists already; choose another {kind} or pass overwrite=True")
 
 
 def _leave_out_zeros(vectors: Vectors) -> Vectors:
-    """Return the vectors that are not zero."""
     ids = np.flatnonzero(~vectors.is_zero).tolist()
     if len(ids) == len(vectors):
         return vectors

@@ -12,14 +12,13 @@ but does not join phrases. Labels with white space inside are matched before the
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from swivel._version import __version__
-from swivel.config import CorpusConfig
 from swivel.errors import StorageError
 from swivel.storage import build_folder, write_file
 from swivel.vectors import Vectors, text_encoder
@@ -71,7 +70,7 @@ def write_sentence_transformers(vectors: Vectors, path: Path) -> None:
 
 
 def _write_model(vectors: Vectors, folder: Path, tensor: str) -> None:
-    # The tokenizer has the unknown token after all words; its vector is zero.
+    # The tokenizer has the unknown token after all words; its vector is zero, so that it does not change a mean.
     unknown = np.zeros((1, vectors.dim), np.float32)
     _write_json(folder / _TOKENIZER, _describe_tokenizer(vectors))
     write_matrix(
@@ -84,11 +83,20 @@ def _write_json(path: Path, value: Any) -> None:
 
 
 def _describe_tokenizer(vectors: Vectors) -> dict[str, Any]:
-    """Return the JSON of a tokenizer for the labels; the token for unknown words comes last."""
     labels = vectors.vocabulary.tokens
     config = text_encoder.find_tokenizer(vectors)
     vocabulary = {label: number for number, label in enumerate(labels)}
     phrases = [label for label in labels if len(label.split()) > 1]
+
+    steps: list[dict[str, Any]] = []
+    splitter: dict[str, Any] = {"type": "WhitespaceSplit"}
+    if config.tokenizer == "words":
+        spellings = _SPELLINGS.items()
+        steps = [{"type": "Replace", "pattern": {"String": char}, "content": new} for char, new in spellings]
+        word = _WORD.replace("JOINERS", _JOINERS + "_" * config.keep_underscores)
+        splitter = {"type": "Split", "pattern": {"Regex": word}, "behavior": "Removed", "invert": True}
+    if config.lowercase:
+        steps.append({"type": "Lowercase"})
 
     # Add brackets until the unknown token differs from every label.
     unknown = _UNKNOWN
@@ -100,30 +108,12 @@ def _describe_tokenizer(vectors: Vectors) -> dict[str, Any]:
         "truncation": None,
         "padding": None,
         "added_tokens": [{"id": vocabulary[label], "content": label, **_TOKEN_FLAGS} for label in phrases],
-        "normalizer": _normalizer(config),
-        "pre_tokenizer": _pre_tokenizer(config),
+        "normalizer": {"type": "Sequence", "normalizers": steps} if steps else None,
+        "pre_tokenizer": splitter,
         "post_processor": None,
         "decoder": None,
         "model": {"type": "WordLevel", "vocab": {**vocabulary, unknown: len(vocabulary)}, "unk_token": unknown},
     }
-
-
-def _pre_tokenizer(config: CorpusConfig) -> dict[str, Any]:
-    if config.tokenizer == "whitespace":
-        return {"type": "WhitespaceSplit"}
-    word = _WORD.replace("JOINERS", _JOINERS + "_" * config.keep_underscores)
-    return {"type": "Split", "pattern": {"Regex": word}, "behavior": "Removed", "invert": True}
-
-
-def _normalizer(config: CorpusConfig) -> dict[str, Any] | None:
-    steps: list[dict[str, Any]] = []
-    if config.tokenizer == "words":
-        spellings = _SPELLINGS.items()
-        steps += [{"type": "Replace", "pattern": {"String": char}, "content": new} for char, new in spellings]
-    if config.lowercase:
-        steps.append({"type": "Lowercase"})
-
-    return {"type": "Sequence", "normalizers": steps} if steps else None
 
 
 def find_tokenizer(path: Path) -> Path:
@@ -133,10 +123,8 @@ def find_tokenizer(path: Path) -> Path:
 
 
 def read_static(path: Path) -> Vectors:
-    """Read a folder of model2vec or of a StaticEmbedding; the words are the tokens of its tokenizer.
-
-    The token for unknown words is left out if its vector is all zeros.
-    """
+    """Read a folder of model2vec or of a StaticEmbedding; the words are the tokens of its tokenizer."""
+    # The token for unknown words is left out if its vector is all zeros.
     tokenizer = find_tokenizer(path)
     folder = tokenizer.parent
 
@@ -164,14 +152,15 @@ def read_static(path: Path) -> Vectors:
 def _read_tokens(tokenizer: Mapping[str, Any]) -> tuple[list[str], int | None]:
     """Return the tokens of a tokenizer in the order of their ids, and the id of the unknown token or None."""
     model = tokenizer["model"]
-    ids = dict(_model_tokens(model["vocab"]))
+    # WordLevel and WordPiece models have ids of tokens, Unigram models a list of tokens and scores.
+    if isinstance(model["vocab"], dict):
+        ids = dict(model["vocab"])
+    else:
+        ids = {token: number for number, (token, _) in enumerate(model["vocab"])}
     ids.update((token["content"], token["id"]) for token in tokenizer.get("added_tokens") or ())
 
-    # WordLevel and WordPiece models name the unknown token; Unigram models have its id.
-    if model.get("unk_token"):
-        unknown = ids.get(model["unk_token"])
-    else:
-        unknown = model.get("unk_id")
+    # The former name the unknown token, and the latter have its id.
+    unknown = ids.get(model["unk_token"]) if model.get("unk_token") else model.get("unk_id")
 
     words: list[str | None] = [None] * len(ids)
     for word, number in ids.items():
@@ -184,10 +173,3 @@ def _read_tokens(tokenizer: Mapping[str, Any]) -> tuple[list[str], int | None]:
         raise ValueError(f"the id of the unknown token is {unknown!r}, expected an integer below {len(ids):,}")
 
     return [word for word in words if word is not None], unknown
-
-
-def _model_tokens(vocabulary: Any) -> Iterable[tuple[str, int]]:
-    """Yield (token, id) pairs from a mapping of ids or, for Unigram models, a list of (token, score) pairs."""
-    if isinstance(vocabulary, dict):
-        return vocabulary.items()
-    return ((token, number) for number, (token, _) in enumerate(vocabulary))

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, StorageError, VocabularyError, clear_errors, first_line
-from swivel.runtime.numbers import is_integer
+from swivel.runtime.numbers import is_integer, is_plain, parse_float
 from swivel.vectors import Vectors, VectorTable
+from swivel.vectors.search import Floats
 
 FREE = "use npz, safetensors, parquet or arrow, which can store any label"
 _MAX_COUNT = (1 << 63) - 1
@@ -52,10 +53,7 @@ def check_names(path: Path, kind: str, needed: Iterable[str], present: Collectio
 
 
 def check_vectors(vectors: Vectors) -> None:
-    """Raise an error for vectors that no format can store.
-
-    These are an empty vocabulary, duplicate labels, labels that are not valid text, and values that are not finite.
-    """
+    """Raise an error for vectors that no format can store."""
     if not len(vectors):
         raise VocabularyError("there are no vectors to write")
     _ = vectors.vocabulary.ids  # raises VocabularyError for duplicate words
@@ -86,18 +84,17 @@ def refuse_labels(labels: Iterable[str], characters: str, format: str) -> None:
 
 
 def make_vectors(path: Path, words: Sequence[str], values: NDArray[Any], counts: NDArray[Any] | None = None) -> Vectors:
-    """Return `Vectors` from the words, the matrix of floats and the counts of a file.
-
-    Raises StorageError if they do not match, or for the first word or value that is not valid, with its number.
-    """
+    """Return `Vectors` from the content of a file; StorageError names the first word or value that is not valid."""
     if values.ndim != 2 or values.dtype.kind != "f":
         raise StorageError(f"{path}: expected a matrix of floats, got {values.dtype} of shape {values.shape}")
     if len(words) != len(values):
         raise StorageError(f"{path}: {len(words):,} words, but {len(values):,} vectors")
     if not values.size:
         raise StorageError(f"{path}: the file has no vectors")
-    if counts is not None and not _are_counts(counts, len(words)):
-        raise StorageError(f"{path}: expected the counts to be one integer per word, 0 or more")
+    if counts is not None:
+        are_integers = counts.shape == (len(words),) and counts.dtype.kind in "iu"
+        if not are_integers or counts.min() < 0 or counts.max() > _MAX_COUNT:
+            raise StorageError(f"{path}: expected the counts to be one integer per word, 0 or more")
 
     number = _first_not_text(words)
     if number is not None:
@@ -115,11 +112,6 @@ def make_vectors(path: Path, words: Sequence[str], values: NDArray[Any], counts:
         raise_not_finite(path, row, words)
 
     return Vectors(VectorTable(vocabulary, values))
-
-
-def _are_counts(counts: NDArray[Any], length: int) -> bool:
-    are_integers = counts.shape == (length,) and counts.dtype.kind in "iu"
-    return are_integers and counts.min() >= 0 and counts.max() <= _MAX_COUNT
 
 
 def check_words(path: Path, vocabulary: Vocabulary) -> None:
@@ -161,6 +153,23 @@ def _first_not_text(words: Sequence[str]) -> int | None:
             if error.start < end:
                 return number
     return None
+
+
+def is_number(text: str) -> bool:
+    """Return whether a text is a number."""
+    try:
+        parse_float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def parse_row(numbers: Sequence[str]) -> Floats:
+    """Return numbers as float32, those that are too large as infinite; raise ValueError for other texts."""
+    # One check for the whole row: `parse_float` would take twice as long.
+    parse = float if is_plain("".join(numbers)) else parse_float
+    with np.errstate(over="ignore"):
+        return np.array(list(map(parse, numbers))).astype(np.float32)
 
 
 def is_count(text: str) -> bool:

@@ -4,15 +4,12 @@ Text is also the format of fastText `.vec` files, with a first line `words dimen
 Reading is strict: a line that is not valid raises an error with its number and is never skipped.
 
 A binary file has the same first line, then for each word its text, a space and float32 values. Words have different
-lengths, so the position of a record is known only after the record before it. One thread scans the words; others copy
-the values behind it.
+lengths, so the position of a record is known only after the record before it.
 """
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
 
@@ -22,13 +19,16 @@ from numpy.typing import NDArray
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import StorageError, VocabularyError, clear_errors
 from swivel.runtime.estimates import check_memory
-from swivel.runtime.numbers import is_integer, is_plain, parse_float
+from swivel.runtime.numbers import is_integer
+from swivel.runtime.parallel import run_in_chunks
 from swivel.runtime.resources import count_cores
 from swivel.storage import create_file
 from swivel.vectors import Vectors, VectorTable
 from swivel.vectors.formats.validate import (
     check_words,
     first_not_finite,
+    is_number,
+    parse_row,
     raise_not_finite,
     read_lines,
     refuse_labels,
@@ -39,7 +39,7 @@ from swivel.vectors.search import LABEL_BYTES, Floats
 _WHITE = " \t\n\r\v\f"  # characters that some reader of these formats treats as the end of a word
 _MAX_DIGITS = 15  # of a size in the first line; int() refuses thousands of digits
 _MAX_HEADER_BYTES = 64
-_BATCH_ROWS = 8_192  # records scanned before their values are copied by another thread
+_BATCH_ROWS = 8_192  # records written at a time
 _CHUNK_ROWS = 512  # records copied at a time; 512 x 300 float32 values fit in the L2 cache of a core
 
 
@@ -53,15 +53,6 @@ def read_sizes(line: str) -> tuple[int, int] | None:
     if len(fields) != 2 or not all(is_integer(field) and len(field) <= _MAX_DIGITS for field in fields):
         return None
     return int(fields[0]), int(fields[1])
-
-
-def is_number(text: str) -> bool:
-    """Return whether a text is a number."""
-    try:
-        parse_float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def write_text(vectors: Vectors, path: Path) -> None:
@@ -87,11 +78,7 @@ def _write_lines(vectors: Vectors, path: Path, header: str) -> None:
 
 
 def read_text(path: str | Path) -> Vectors:
-    """Read vectors in the text format of word2vec or GloVe; words keep the order of the file and have no counts.
-
-    Raises StorageError with the line number for a vector of another length, an empty or duplicate word, or a value
-    that is not finite.
-    """
+    """Read vectors in the text format of word2vec or GloVe; StorageError has the number of the first wrong line."""
     path = Path(path)
     lines = (line.replace("\t", " ").rstrip(" ") for line in read_lines(path))
     first = next(lines, None)
@@ -141,20 +128,15 @@ def _parse_line(text: str, dim: int) -> tuple[str, Floats]:
     if " " in word and is_number(word.rsplit(" ", 1)[1]):
         raise ValueError(f"expected a word and {dim} numbers, got more: {shown(text)}")
 
-    # One check for the whole line: `parse_float` would take twice as long.
-    parse = float if is_plain("".join(numbers)) else parse_float
     try:
-        values = np.array(list(map(parse, numbers)))
+        values = parse_row(numbers)
     except ValueError:
         wrong = next(number for number in numbers if not is_number(number))
         raise ValueError(f"{wrong!r} is not a number, or the vector has more than {dim} of them") from None
-
-    with np.errstate(over="ignore"):
-        narrow = values.astype(np.float32)
-    is_finite = np.isfinite(narrow)
+    is_finite = np.isfinite(values)
     if not is_finite.all():
         raise ValueError(f"{numbers[int(is_finite.argmin())]} is not a finite float32")
-    return word, narrow
+    return word, values
 
 
 def write_binary(vectors: Vectors, path: Path) -> None:
@@ -171,11 +153,7 @@ def write_binary(vectors: Vectors, path: Path) -> None:
 
 
 def read_binary(path: Path) -> Vectors:
-    """Read vectors in the binary format of word2vec, with or without a line end after each vector.
-
-    Memory is allocated only after the sizes in the first line have been compared with the size of the file. Raises
-    StorageError with the number of the word if the file is cut or has another format.
-    """
+    """Read vectors in the binary format of word2vec, with or without a line end after each vector."""
     try:
         with clear_errors(path), path.open("rb") as file:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -183,30 +161,27 @@ def read_binary(path: Path) -> Vectors:
         raise StorageError(f"{path}: the file is empty") from None
 
     count, dim, start = _read_header(path, data)
-    words: list[bytes] = []
     check_memory(f"reading {path}", 4 * count * dim + LABEL_BYTES * count)
+    words, starts = _scan_words(path, data, start, count, dim)
+    vocabulary = Vocabulary(_decode_words(path, b" ".join(words)))
+    check_words(path, vocabulary)
+
+    # All vectors as items of bytes, from any position: a view with stride 1 byte, whose item n is the bytes from byte n
+    # on. One indexing operation copies whole vectors that are not aligned, in pieces that fit in the cache.
     values = np.empty((count, dim), "<f4")
+    items = np.ndarray((len(data) - 4 * dim + 1,), f"V{4 * dim}", buffer=data, strides=(1,))
+    rows = values.reshape(-1).view(f"V{4 * dim}")
+    not_finite: list[int] = []
 
-    # This thread scans the words and is the only one that changes `words`; each task of the pool fills its own rows.
-    with ThreadPoolExecutor(count_cores()) as pool:
-        copies: list[Future[int | None]] = []
-        try:
-            for starts in _scan_words(path, data, start, values.shape, words):
-                first = len(words) - len(starts)
-                copies.append(pool.submit(_copy_values, data, starts, values[first : len(words)]))
+    def copy(piece: slice) -> None:
+        rows[piece] = items[starts[piece]]
+        row = first_not_finite(values[piece])
+        if row is not None:
+            not_finite.append(piece.start + row)
 
-            vocabulary = Vocabulary(_decode_words(path, b" ".join(words)))
-            check_words(path, vocabulary)
-        except BaseException:
-            # Otherwise leaving the `with` block would first copy all values that were submitted.
-            pool.shutdown(cancel_futures=True)
-            raise
-
-        for number, copy in enumerate(copies):
-            row = copy.result()
-            if row is not None:
-                raise_not_finite(path, number * _BATCH_ROWS + row, vocabulary.tokens)
-
+    run_in_chunks(copy, count, rows=_CHUNK_ROWS, threads=count_cores())
+    if not_finite:
+        raise_not_finite(path, min(not_finite), vocabulary.tokens)
     return Vectors(VectorTable(vocabulary, values))
 
 
@@ -233,32 +208,28 @@ def _read_header(path: Path, data: mmap.mmap) -> tuple[int, int, int]:
 
 
 def _scan_words(
-    path: Path, data: mmap.mmap, position: int, shape: tuple[int, int], words: list[bytes]
-) -> Iterator[NDArray[np.int64]]:
-    """Append all words to `words`, a batch at a time; yield the positions where the values of the batch start."""
-    count, dim = shape
-    find = data.find  # An attribute lookup would take a good part of the inner loop, which runs once per word.
-
-    while len(words) < count:
-        starts = []
-        for _ in range(min(_BATCH_ROWS, count - len(words))):
-            space = find(b" ", position)
-            if space < 0:
-                break
+    path: Path, data: mmap.mmap, position: int, count: int, dim: int
+) -> tuple[list[bytes], NDArray[np.int64]]:
+    """Return all words, and the positions where their values start."""
+    words = []
+    starts = np.empty(count, np.int64)
+    find = data.find  # An attribute lookup would take a good part of the loop, which runs once per word.
+    for number in range(count):
+        space = find(b" ", position)
+        if space >= 0:
             words.append(data[position:space])
-            starts.append(space + 1)
             position = space + 1 + 4 * dim
-
         if space < 0 or position > len(data):
             last = shown(words[-1].strip(b"\n").decode("utf-8", "replace")) if words else "the first line"
             raise StorageError(
                 f"{path}, word {len(words):,}: the file ends in or after {last}, but should have {count:,} words"
             )
-        yield np.array(starts, np.int64)
+        starts[number] = space + 1
 
     rest = len(data) - position
     if rest and data[position : position + 2] != b"\n":
         raise StorageError(f"{path}: {rest:,} extra bytes after the last of {count:,} words")
+    return words, starts
 
 
 def _decode_words(path: Path, joined: bytes) -> list[str]:
@@ -271,23 +242,3 @@ def _decode_words(path: Path, joined: bytes) -> list[str]:
     if "" in words:
         raise StorageError(f"{path}, word {words.index('') + 1:,}: the word is empty")
     return words
-
-
-def _copy_values(data: mmap.mmap, starts: NDArray[np.int64], values: Floats) -> int | None:
-    """Fill `values` from records at arbitrary byte positions; return the first row that is not finite, or None.
-
-    `items` is a view with stride 1 byte whose item n is the `row_bytes` bytes from byte n on, so that one indexing
-    operation copies whole vectors that are not aligned.
-    """
-    row_bytes = values.shape[1] * values.itemsize
-    items = np.ndarray((len(data) - row_bytes + 1,), f"V{row_bytes}", buffer=data, strides=(1,))
-    rows = values.reshape(-1).view(f"V{row_bytes}")
-
-    first_wrong = None
-    for start in range(0, len(starts), _CHUNK_ROWS):
-        piece = slice(start, start + _CHUNK_ROWS)
-        rows[piece] = items[starts[piece]]
-        if first_wrong is None and (row := first_not_finite(values[piece])) is not None:
-            first_wrong = start + row
-
-    return first_wrong

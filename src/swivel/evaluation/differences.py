@@ -1,4 +1,4 @@
-"""Paired comparison of two reports on the same items.
+"""Differences between two reports on the same items.
 
 Similarity is compared on the pairs that count in both reports; analogies on all questions or, with the rule `skip`, on
 those known to both; categories on the words known to both. Both models are resampled together, item by item, so that
@@ -25,27 +25,33 @@ from swivel.evaluation.bootstrap import (
     rank_correlation,
     two_sided_p,
 )
-from swivel.evaluation.report import MIN_KNOWN, Report, Row, draw_figure, draw_interval
-from swivel.evaluation.results import AnalogyResult, CategoryResult, Flags, Result, SimilarityResult
+from swivel.evaluation.results import (
+    MIN_KNOWN,
+    AnalogyResult,
+    CategoryResult,
+    Flags,
+    Report,
+    Result,
+    Row,
+    SimilarityResult,
+    draw_figure,
+    draw_interval,
+)
 
-COMPARISON_HEADER = ("set", "first", "second", "difference", "95 % interval", "p", "items")
+DIFFERENCE_HEADER = ("set", "first", "second", "difference", "95 % interval", "p", "items")
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """Figures of two models on the same items and the significance of their difference.
-
-    `difference` is first minus second, `interval` its 95 % interval and `p_value` that of a two-sided paired bootstrap
-    test. All three are None if one of the figures is None.
-    """
+class Difference:
+    """Figures of two models on the same items, and the significance of first minus second; None if undefined."""
 
     name: str
     kind: str
     first: float | None
     second: float | None
     difference: float | None
-    interval: Interval | None
-    p_value: float | None
+    interval: Interval | None  # 95 % interval of the difference
+    p_value: float | None  # of a two-sided paired bootstrap test
     items: int
 
     def to_dict(self) -> dict[str, Any]:
@@ -53,7 +59,7 @@ class Comparison:
         return asdict(self) | {"interval": None if self.interval is None else list(self.interval)}
 
 
-def compare_reports(a: Report, b: Report, *, seed: int = SEED, draws: int = DRAWS) -> tuple[Comparison, ...]:
+def compare_reports(a: Report, b: Report, *, seed: int = SEED, draws: int = DRAWS) -> tuple[Difference, ...]:
     """Compare the sets that two reports have in common, in the order of the first report.
 
     Raises
@@ -68,11 +74,12 @@ def compare_reports(a: Report, b: Report, *, seed: int = SEED, draws: int = DRAW
             f"the reports have no set in common: {', '.join(r.name for r in a.results)} and {', '.join(others)}"
         )
 
+    # If one report counts unknown questions as wrong, both do: the items must be the same.
     counts_unknown = "wrong" in (a.rules.unknown, b.rules.unknown)
     return tuple(_compare(*pair, counts_unknown, draws, seed) for pair in common)
 
 
-def _compare(first: Result, second: Result, counts_unknown: bool, draws: int, seed: int) -> Comparison:
+def _compare(first: Result, second: Result, counts_unknown: bool, draws: int, seed: int) -> Difference:
     if first.items == second.items:
         match first, second:
             case SimilarityResult() as one, SimilarityResult() as other if np.array_equal(one.scores, other.scores):
@@ -85,7 +92,8 @@ def _compare(first: Result, second: Result, counts_unknown: bool, draws: int, se
     raise EvaluationError(f"{first.name}: the two reports have different items; evaluate both on the same set")
 
 
-def _compare_similarity(first: SimilarityResult, second: SimilarityResult, draws: int, seed: int) -> Comparison:
+def _compare_similarity(first: SimilarityResult, second: SimilarityResult, draws: int, seed: int) -> Difference:
+    # A pair that one model does not know says nothing about the difference.
     both = ~np.isnan(first.cosines) & ~np.isnan(second.cosines)
     columns = [first.cosines[both], second.cosines[both]]
     scores = first.scores[both]
@@ -95,7 +103,7 @@ def _compare_similarity(first: SimilarityResult, second: SimilarityResult, draws
     return _conclude(first, one, other, differences[0] - differences[1], len(scores))
 
 
-def _compare_shares(result: Result, first: Flags, second: Flags, draws: int, seed: int) -> Comparison:
+def _compare_shares(result: Result, first: Flags, second: Flags, draws: int, seed: int) -> Difference:
     if len(first) == 0:
         return _conclude(result, None, None, np.empty(0), 0)
 
@@ -105,7 +113,7 @@ def _compare_shares(result: Result, first: Flags, second: Flags, draws: int, see
 
 def _conclude(
     result: Result, first: float | None, second: float | None, differences: Doubles, items: int
-) -> Comparison:
+) -> Difference:
     """Return the comparison of two figures, given resampled differences."""
     difference = interval = p_value = None
     if first is not None and second is not None:
@@ -113,17 +121,17 @@ def _conclude(
         interval = percentile_interval(differences)
     if interval is not None:
         p_value = two_sided_p(differences)
-    return Comparison(result.name, result.kind, first, second, difference, interval, p_value, items)
+    return Difference(result.name, result.kind, first, second, difference, interval, p_value, items)
 
 
-def tabulate_comparisons(comparisons: Iterable[Comparison]) -> list[Row]:
-    """Return one row of text per set, with the columns of `COMPARISON_HEADER`."""
+def tabulate_differences(differences: Iterable[Difference]) -> list[Row]:
+    """Return one row of text per set, with the columns of `DIFFERENCE_HEADER`."""
     rows: list[Row] = []
-    for comparison in comparisons:
-        figures = (draw_figure(comparison.first), draw_figure(comparison.second))
-        difference = "-" if comparison.difference is None else f"{comparison.difference:+.3f}"
-        has_interval = comparison.items >= MIN_KNOWN and comparison.p_value is not None
-        interval = draw_interval(comparison.interval if has_interval else None)
-        p_value = f"{comparison.p_value:.4f}" if has_interval else "-"
-        rows.append((comparison.name, *figures, difference, interval, p_value, f"{comparison.items:,}"))
+    for each in differences:
+        figures = (draw_figure(each.first), draw_figure(each.second))
+        difference = "-" if each.difference is None else f"{each.difference:+.3f}"
+        has_interval = each.items >= MIN_KNOWN and each.p_value is not None
+        interval = draw_interval(each.interval if has_interval else None)
+        p_value = f"{each.p_value:.4f}" if has_interval else "-"
+        rows.append((each.name, *figures, difference, interval, p_value, f"{each.items:,}"))
     return rows

@@ -29,11 +29,9 @@ MIN_SIGMA = 1e-3  # times the mean distance
 
 @_jit
 def keep_nearest(scores, own, first, ids, best):  # type: ignore[no-untyped-def]
-    """Insert the scores (queries, rows) of the rows from `first` on into the best so far of each query, in `best`.
-
-    `ids` and `best` (queries, count) are sorted, the highest score first. Of equal scores the earlier row stays. Query
-    q is row `own` + q, which is left out.
-    """
+    """Insert the scores (queries, rows) of the rows from `first` on into the best so far of each query, in `best`."""
+    # `ids` and `best` (queries, count) are sorted, the highest score first. Of equal scores the earlier row
+    # stays. Query q is row `own` + q, which is left out.
     queries, rows = scores.shape
     last = best.shape[1] - 1
     for query in range(queries):
@@ -63,10 +61,9 @@ def keep_nearest(scores, own, first, ids, best):  # type: ignore[no-untyped-def]
 
 @_jit
 def weigh_neighbors(distances, weights):  # type: ignore[no-untyped-def]
-    """Set the weight of each neighbor, exp(-(distance - rho) / sigma), at most 1.
-
-    rho is the smallest distance of a vector that is not 0, and sigma makes the weights sum to log2(neighbors + 1).
-    """
+    """Set the weight of each neighbor, exp(-(distance - rho) / sigma), at most 1."""
+    # rho is the smallest distance of a vector that is not 0, and sigma makes the weights sum to log2(neighbors +
+    # 1).
     rows, count = distances.shape
     target = math.log2(count + 1)
     mean = distances.mean()
@@ -114,11 +111,9 @@ def _clip(move):  # type: ignore[no-untyped-def]
 
 @_jit
 def move_points(points, moved, first, stop, edges, epoch, step, curve):  # type: ignore[no-untyped-def]
-    """Write the places of the points first .. stop - 1 after one epoch to `moved`; `points` are those before it.
-
-    The neighbors of point i are `ends[starts[i] : starts[i + 1]]`. Each pulls in a share `rates` of all epochs, and
-    `PUSHES` random points push then. The similarity of two points in the layout is 1 / (1 + a d^2b).
-    """
+    """Write the places of the points first .. stop - 1 after one epoch to `moved`; `points` are those before it."""
+    # The neighbors of point i are `ends[starts[i] : starts[i + 1]]`. Each pulls in a share `rates` of all epochs,
+    # and `PUSHES` random points push then. The similarity of two points in the layout is 1 / (1 + a d^2b).
     starts, ends, rates = edges
     a, b = curve
     for point in range(first, stop):
