@@ -29,8 +29,8 @@ from swivel.storage import (
     temporary,
 )
 from swivel.storage import lock as lock_module
-from swivel.storage.lock import LOCK, lock_file
-from swivel.storage.output_folder import output_folder, refuse_locked
+from swivel.storage.lock import LOCK, lock_file, refuse_locked
+from swivel.storage.output_folder import output_folder
 
 HOLDER = """
 import sys
