@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from pathlib import Path
@@ -89,7 +88,7 @@ def test_folders_of_older_versions_are_read_and_their_tensors_compared_as_one(tm
     made = save_vectors(tmp_path)
     fields = unseal((tmp_path / MANIFEST).read_bytes())
     del fields["facts"]["tensors"]
-    (tmp_path / MANIFEST).write_text(json.dumps(fields))
+    (tmp_path / MANIFEST).write_bytes(seal(fields))
     assert np.array_equal(vectors.load(tmp_path).rows, made.rows)
     flip(tmp_path / TENSORS, -1)
     with pytest.raises(DamagedFolder, match=rf"{TENSORS}: checksum differs"):

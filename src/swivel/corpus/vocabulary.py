@@ -284,7 +284,8 @@ def read_tokens(file: Path) -> tuple[str, ...]:
             if number % _LINES_PER_CHECK == 0:
                 check_memory(f"{file}: a list of {number:,} tokens or more", _BYTES_PER_TOKEN * number)
     except CorpusError as error:
-        raise ConfigError(str(error)) from error
+        # The settings that the advice is about are those of the text.
+        raise ConfigError(str(error).partition("; pass ")[0]) from error
 
     while tokens and not tokens[-1]:
         tokens.pop()

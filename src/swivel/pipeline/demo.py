@@ -21,13 +21,13 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix, to_units
 from swivel.errors import DamagedFolder
 from swivel.evaluation import read_bundled, score_analogies
+from swivel.pipeline.report_job import check_report
 from swivel.pipeline.train import train
 from swivel.reports.run_report import write_run_report
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Stopwatch
 from swivel.storage.output_folder import output_folder
-from swivel.storage.overlap import refuse_foreign
 
 WORDS, CELLS = "sample-words.txt", "sample-cells.xz"
 STEPS_PER_OCTAVE = 4
@@ -112,8 +112,7 @@ def run_demo(out: str | Path | None, options: RunOptions) -> dict[str, Any]:
     """Train the bundled matrix, and return neighbors, analogies, and how many questions were answered rightly."""
     folder = None if out is None else Path(out)
     check_libraries("training", needs_torch=True)
-    if folder is not None and options.report and not options.overwrite:
-        refuse_foreign(folder, "report")
+    check_report(folder, options)
     watch = Stopwatch(options.progress)
     # The report comes after both stages, so that it has the times of both.
     timed = dataclasses.replace(options, progress=watch, report=False)
