@@ -36,7 +36,14 @@ MATRIX += ("large_counts.npy", "row_sums.npy", "rows.txt", "columns.txt", "colum
 CHECKPOINT = ("facts", "done.npy", "rows.npy", "rows_accumulators.npy")
 
 
-def seal(path: Path, stage: str, names: tuple[str, ...], data: bytes) -> None:
+def sign(text: str) -> bytes:
+    """Return the text of a JSON object with the checksum of `storage.seal` at its end, whatever the text is."""
+    body = text.rstrip().removesuffix("}").rstrip()
+    data = body.encode(errors="surrogateescape")
+    return data + f',\n "checksum": "{hashlib.sha256(data).hexdigest()}"\n}}\n'.encode()
+
+
+def write_folder(path: Path, stage: str, names: tuple[str, ...], data: bytes) -> None:
     """Write a folder of parts and the manifest that fits them; the first is its facts, empty ones are not there."""
     path.mkdir(exist_ok=True)
     facts, *contents = parts(data, len(names))
@@ -46,10 +53,11 @@ def seal(path: Path, stage: str, names: tuple[str, ...], data: bytes) -> None:
             put(path, name, part)
             sizes[name] = {"bytes": len(part), "sha256": hashlib.sha256(part).hexdigest()}
     fields = {"stage": stage, "config": {}, "inputs": {"run": "x"}, "parts": sizes, "format": 2, "library": "1"}
-    put(path, "manifest.json", json.dumps(fields)[:-1].encode() + b', "facts": ' + (facts or b"{}") + b"}")
+    text = json.dumps(fields)[:-1] + f', "facts": {(facts or b"{}").decode(errors="surrogateescape")}}}'
+    put(path, "manifest.json", sign(text))
 
 
-def unseal(path: Path, names: tuple[str, ...]) -> bytes:
+def read_parts(path: Path, names: tuple[str, ...]) -> bytes:
     """Return a folder's facts and parts as an input."""
     facts = json.dumps(dict(read_manifest(path).facts)).encode()
     return SPLIT.join([facts, *((path / name).read_bytes() if (path / name).exists() else b"" for name in names[1:])])
@@ -60,7 +68,7 @@ def read_folder_manifest(data: bytes, folder: Path) -> None:
     path = folder / "vectors"
     path.mkdir(exist_ok=True)
     put(path, "rows.txt", b"a\t1\n")
-    put(path, "manifest.json", data)
+    put(path, "manifest.json", sign(data.decode(errors="surrogateescape")))
     manifest = read_manifest(path)
     assert isinstance(manifest.stage, str)
     for name, part in manifest.parts.items():
@@ -85,7 +93,7 @@ def seed_manifest(folder: Path) -> Iterable[bytes]:
 
 def read_vectors(data: bytes, folder: Path) -> None:
     """Vectors of our own."""
-    seal(folder / "vectors", "vectors", VECTORS, data)
+    write_folder(folder / "vectors", "vectors", VECTORS, data)
     vectors = load_folder(folder / "vectors")
     words = vectors.vocabulary
     assert vectors.vectors.shape == (len(words), vectors.dim)
@@ -99,12 +107,12 @@ def seed_vectors(folder: Path) -> Iterable[bytes]:
     for number, columns in enumerate((None, rows)):
         side = VectorTable(rows.vocabulary, rows.values, np.array([3.0, 2.0, 1.0]))
         Vectors(side, columns, columns_per_row=number).save(folder / f"v{number}")
-        yield unseal(folder / f"v{number}", VECTORS)
+        yield read_parts(folder / f"v{number}", VECTORS)
 
 
 def read_matrix(data: bytes, folder: Path) -> None:
     """A matrix: its blocks are ranges of its cells."""
-    seal(folder / "matrix", "matrix", MATRIX, data)
+    write_folder(folder / "matrix", "matrix", MATRIX, data)
     matrix = open_matrix(folder / "matrix")
     rows, columns = matrix.shape
     assert rows > 0 and columns > 0 and matrix.total > 0
@@ -121,12 +129,12 @@ def seed_matrix(folder: Path) -> Iterable[bytes]:
     for number, sides in enumerate(("apart", "undirected")):
         triples = [("tea", "milk", 2.5), ("tea", "x", 1), ("y", "milk", 2**33)]
         import_counts(triples, folder / f"m{number}", sides=sides)
-        yield unseal(folder / f"m{number}", MATRIX)
+        yield read_parts(folder / f"m{number}", MATRIX)
 
 
 def read_checkpoint(data: bytes, folder: Path) -> None:
     """A checkpoint that is damaged is none; one that is whole says where its run was."""
-    seal(folder / "checkpoint-1", "checkpoint", CHECKPOINT, data)
+    write_folder(folder / "checkpoint-1", "checkpoint", CHECKPOINT, data)
     found = CheckpointStore(folder, {}).load()
     if found is not None:
         state, done, arrays = found
@@ -139,7 +147,7 @@ def read_checkpoint(data: bytes, folder: Path) -> None:
 def seed_checkpoint(folder: Path) -> Iterable[bytes]:
     arrays = {"rows": np.ones((3, 2), np.float32), "rows_accumulators": np.ones((3, 2), np.float32)}
     CheckpointStore(folder, {}).save(TrainingState(epochs=1), np.zeros((1, 2), bool), arrays, {})
-    yield unseal(folder / "checkpoint-1", CHECKPOINT)
+    yield read_parts(folder / "checkpoint-1", CHECKPOINT)
 
 
 def read_run_plan(data: bytes, folder: Path) -> None:

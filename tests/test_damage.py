@@ -84,7 +84,7 @@ def test_a_damaged_tensor_is_found_on_its_first_use_and_the_others_can_be_used(t
         loaded.replace()
 
 
-def test_folders_of_older_versions_are_read_and_their_tensors_compared_as_one(tmp_path: Path) -> None:
+def test_tensors_without_checksums_of_their_own_are_compared_as_one(tmp_path: Path) -> None:
     made = save_vectors(tmp_path)
     fields = unseal((tmp_path / MANIFEST).read_bytes())
     del fields["facts"]["tensors"]

@@ -368,7 +368,7 @@ def test_wrong_values_are_usage_errors(swivel: Run, text: Path, tmp_path: Path, 
 def test_vocabulary_file_that_is_no_text_is_refused(swivel: Run, text: Path, tmp_path: Path) -> None:
     (tmp_path / "words").write_bytes(b"caf\xe9\n")
     ended = swivel("count", text, "-o", tmp_path / "matrix", "--vocabulary", tmp_path / "words")
-    check_error(ended, 2, r"error: .*words, line 1: not valid UTF-8 \(byte 0xe9 at column 4\)")
+    check_error(ended, 2, "error: .*words: not valid UTF-8; convert the file first")
 
 
 @pytest.mark.parametrize("arguments", [["run"], ["nonsense"], ["run", "x", "-o", "y", "--nonsense"], ["demo", "x"]])

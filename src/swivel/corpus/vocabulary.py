@@ -284,8 +284,10 @@ def read_tokens(file: Path) -> tuple[str, ...]:
             if number % _LINES_PER_CHECK == 0:
                 check_memory(f"{file}: a list of {number:,} tokens or more", _BYTES_PER_TOKEN * number)
     except CorpusError as error:
-        # The settings that the advice is about are those of the text.
-        raise ConfigError(str(error).partition("; pass ")[0]) from error
+        # The settings of the text, such as its encoding, do not apply to the list.
+        is_decoded = not isinstance(error.__cause__, UnicodeDecodeError)
+        message = str(error) if is_decoded else f"{file}: not valid UTF-8; convert the file first"
+        raise ConfigError(message) from error
 
     while tokens and not tokens[-1]:
         tokens.pop()

@@ -165,7 +165,7 @@ def read_vectors(make: type[Vectors], path: str | Path) -> tuple[Vectors, dict[s
 
 
 def _check_tensor(folder: Folder, name: str, values: NDArray[Any]) -> None:
-    """Compare a tensor with its checksum; folders of older versions have one checksum for the whole file."""
+    """Compare a tensor with its checksum; without one of its own, compare the whole file."""
     digests = folder.manifest.facts.get("tensors", {})
     if name not in digests:
         folder.check(TENSORS)
