@@ -168,6 +168,7 @@ def _reason(error: OSError | StorageError) -> str:
     """Return a short reason for a failed download; the message of the library is a whole paragraph."""
     if isinstance(error, StorageError):
         return str(error)
-    if getattr(error, "response", None) is not None:
-        return f"HTTP status {error.response.status_code}"  # type: ignore[union-attr]
+    response = getattr(error, "response", None)
+    if response is not None:
+        return f"HTTP status {response.status_code}"
     return error.strerror or type(error).__name__

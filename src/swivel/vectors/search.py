@@ -79,7 +79,7 @@ def best_ids(scores: Floats, count: int) -> NDArray[np.intp]:
     threshold = np.partition(values, len(values) - count)[len(values) - count]
     is_best = (values >= threshold) & (values > -np.inf)
     order = np.argsort(-values[is_best], kind="stable")[:count]
-    return candidates[is_best][order]
+    return np.asarray(candidates[is_best][order])
 
 
 def best_of_each(scores: Floats, count: int) -> tuple[NDArray[np.intp], Floats]:
