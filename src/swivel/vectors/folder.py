@@ -175,12 +175,9 @@ def _check_tensor(folder: Folder, name: str, values: NDArray[Any]) -> None:
 
 
 def _read_table(folder: Folder, name: str, values: Floats) -> VectorTable:
-    sums = f"{name}_sums.npy"
-    return VectorTable(
-        Vocabulary.from_text(folder.text(f"{name}s.txt")),
-        values,
-        np.asarray(folder.array(sums), np.float64) if sums in folder.manifest.parts else None,
-    )
+    has_sums = f"{name}_sums.npy" in folder.manifest.parts
+    sums = np.asarray(folder.array(f"{name}_sums.npy"), np.float64) if has_sums else None
+    return VectorTable(Vocabulary.from_text(folder.text(f"{name}s.txt")), values, sums)
 
 
 def _map_tensors(file: Path) -> Mapping[str, Floats]:
