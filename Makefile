@@ -2,6 +2,7 @@
 # `make test`: set up, then lint, types and tests. Nothing else is needed first.
 # `make docs`: the site, in build/site. The tests build it, too.
 # `make fuzz`: ten million hostile inputs to everything that reads, an hour or two on two cores; EXECUTIONS=, PROCESSES=.
+# `make oracles`: the comparisons with independent implementations, on many random inputs, an hour or so; EXAMPLES=.
 # `make figures`: the tables of the README and the docs, from the files in benchmarks/results.
 # `make claims`: the results in benchmarks/results whose measured code has changed since; status 1 if there are any.
 # `make long-run`: 100,000 checkpointed steps with memory, file handles and threads watched; ten minutes.
@@ -18,7 +19,7 @@ OUT ?= work
 PYTHONS ?= python3.11 python3.12 python3.13
 GPU_TESTS ?= $(addprefix tests/,training/backends counts/cooccurrence/test_count_on_gpu.py training/distributed/test_parameter_server.py training/test_fold_in.py)
 
-.PHONY: run test test-all test-variants test-lowest mutants versions check kernels crashes containers limits write-failures damage fuzz claims figures long-run gpu-test lint types docs setup lock licenses audit dist wheel-test clean
+.PHONY: run test test-all oracles test-variants test-lowest mutants versions check kernels crashes containers limits write-failures damage fuzz claims figures long-run gpu-test lint types docs setup lock licenses audit dist wheel-test clean
 
 setup: $(VENV)/ready
 
@@ -65,6 +66,10 @@ test: check
 
 test-all: check
 	$(PYTEST)
+
+# EXAMPLES=100000 is the number of random inputs of each test.
+oracles: setup
+	HYPOTHESIS_PROFILE=oracles EXAMPLES=$(EXAMPLES) $(PYTEST) -m oracle
 
 test-variants: setup
 	$(BIN)/python tools/variants.py $(VARIANTS)

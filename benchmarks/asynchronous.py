@@ -131,7 +131,6 @@ def measure_efficiency(options: argparse.Namespace) -> dict[str, Any]:
         "million_cells_per_second": {name: round(found["cells_per_second"] / 1e6, 2) for name, found in runs.items()},
         "efficiency_against_plain": round(many / (options.workers * plain), 3),
         "efficiency_against_one_worker": round(many / (options.workers * one), 3),
-        "bytes_against_least": round(tally["moved"] / tally["needed"], 4),
         "megabytes_per_step": round(tally["moved"] / tally["blocks"] / 1e6, 2),
         "staleness": round(tally["staleness"], 3),
         "seconds_to_first_step": runs[str(options.workers)]["seconds_to_first_step"],

@@ -18,12 +18,11 @@ import numpy as np
 
 import swivel
 from common import PrivateMemory, keep, make_parser, parse_arguments, plain_corpus, work_folder, write_corpus
-from swivel import storage
 from swivel.config import CorpusConfig, VocabularyConfig
-from swivel.corpus import encode_corpus
+from swivel.corpus.encoded_corpus import encode_corpus
 from swivel.corpus.vocabulary import choose_tokens
 from swivel.runtime.options import RunOptions
-from swivel.storage import read_manifest, remove_tree, scratch_folder
+from swivel.storage import files, read_manifest, remove_tree, scratch_folder
 
 MEASURES = ("swivel.corpus", "swivel.counts.cooccurrence", "swivel.counts", "swivel.corpus.vocabulary")
 SETTINGS: dict[str, Any] = {"recipe": "fast", "min_count": 12}
@@ -34,8 +33,8 @@ class FlushClock:
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self._flush = storage.flush
-        storage.flush = self
+        self._flush = files.flush
+        files.flush = self
 
     def __call__(self, path: Path) -> None:
         started = time.perf_counter()

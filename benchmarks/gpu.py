@@ -17,9 +17,10 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -31,7 +32,7 @@ from swivel.config import TrainConfig
 from swivel.counts.block_layout import Layout
 from swivel.counts.matrix import BlockCells, Matrix, MatrixCells
 from swivel.counts.shards import CellArrays
-from swivel.training.backends import BackendConfig, Step, StepSettings, ZeroSampling
+from swivel.training.backends import BackendSettings, Step, ZeroSampling
 from swivel.training.loop import TrainingResult, train_matrix
 from swivel.training.objective import Objective
 from swivel.training.schedule import block_starts, rounds_without_conflict
@@ -261,13 +262,11 @@ def make_backend(sizes: Sizes, matrix: Any, side: int, blocks: int, dim: int) ->
     from larger import make_side
     from swivel.training.backends.triton.backend import TritonBackend
 
-    settings = StepSettings(Objective(), ZeroSampling(), 1e-4)
-    backend = TritonBackend(
-        settings, BackendConfig(sizes.device, sizes.dtype, cells=len(matrix.positions), is_halved=True)
-    )
+    settings = BackendSettings(Objective(), ZeroSampling(), 1e-4, cells=len(matrix.positions), is_halved=True)
+    backend = TritonBackend(replace(settings, device=sizes.device, dtype=sizes.dtype))
     starts = block_starts(side, blocks)
     backend.hold(make_side(side, dim, 1), make_side(side, dim, 2), (starts, starts))
-    backend.take(matrix)
+    backend.take(SimpleNamespace(stored=matrix))  # type: ignore[arg-type]
     return backend
 
 
@@ -364,9 +363,6 @@ def measure_served(sizes: Sizes) -> dict[str, float]:
     """
     from larger import Size, make_cells, make_side
 
-    def load() -> Any:
-        raise AssertionError("all cells are there already")
-
     found = {}
     for block in sizes.served_blocks:
         cells = make_cells(Size(words=2 * block, block=block, density=sizes.density), sizes.device)
@@ -376,7 +372,7 @@ def measure_served(sizes: Sizes) -> dict[str, float]:
         seconds = []
         for number in range(10):
             started = time.perf_counter()
-            backend.gradients(Step((0, 1), load, 1.0, (1, number)), rows, columns)
+            backend.gradients(Step((0, 1), 1.0, (1, number)), rows, columns)
             seconds.append(time.perf_counter() - started)
         backend.close()
         found[str(block)] = statistics.median(seconds[3:])  # The first ones compile.

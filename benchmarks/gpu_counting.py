@@ -174,7 +174,7 @@ def is_same_as_cores(ids: NDArray[np.uint32], vocabulary: Vocabulary, device: st
 
 def expected_units(documents: int) -> int:
     """Return the sum of all counts, both mirrors, in units: every document has as many pairs at each distance."""
-    weights: list[int] = window_weights(CONFIG).left.tolist()
+    weights: list[int] = window_weights(CONFIG)[0].tolist()
     return documents * 2 * sum(weight * (DOCUMENT - distance) for distance, weight in enumerate(weights, 1))
 
 

@@ -32,8 +32,9 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix
 from swivel.runtime.options import ClusterConfig
 from swivel.runtime.progress import SilentProgress, Task
+from swivel.training.backends import Step
 from swivel.training.distributed.async_executor import AsyncExecutor
-from swivel.training.executor import CompletedSteps, Round
+from swivel.training.executor import CompletedSteps
 from swivel.training.loop import train_matrix
 from swivel.training.schedule import Block
 
@@ -59,7 +60,7 @@ class Audited(AsyncExecutor):
 
     audits = blocks = 0
 
-    def run(self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]]) -> Iterator[CompletedSteps]:
+    def run(self, rounds: Sequence[Sequence[Step]], ahead: Sequence[Sequence[Block]]) -> Iterator[CompletedSteps]:
         told: list[Block] = []
         for done in super().run(rounds, ahead):
             told += done[0]

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,8 @@ import torch
 from common import keep, make_parser, parse_arguments
 from gpu import store_cells, to_units
 from swivel.counts.matrix import MatrixCells
-from swivel.training.backends import BackendConfig, ParameterBlock, Step, StepSettings, ZeroSampling
-from swivel.training.backends.base import DeviceLoad, PendingSteps
+from swivel.training.backends import BackendSettings, ParameterBlock, Step, ZeroSampling
+from swivel.training.backends.base import PendingLosses
 from swivel.training.objective import Loss, Objective
 from swivel.training.schedule import Block, block_starts, rounds_in_groups, rounds_without_conflict
 
@@ -89,12 +90,10 @@ def make_side(words: int, dim: int, seed: int) -> ParameterBlock:
 
 def caps(size: Size, cells: int, device: str) -> dict[str, int | None]:
     """Return the memory of each way: all there is; a third of the cells besides the parameters; half of those needs."""
-    from swivel.training.backends.triton.backend import estimate_device_memory
-    from swivel.training.backends.triton.memory_plan import entry_bytes
+    from swivel.training.backends.triton.memory_plan import DeviceMemoryEstimate, entry_bytes
 
     starts = block_starts(size.words, size.blocks)
-    load = DeviceLoad((starts, starts), size.dim, ZeroSampling(), cells, is_halved=True)
-    needs = estimate_device_memory(load, torch.device(device), getattr(torch, size.dtype))
+    needs = DeviceMemoryEstimate(make_settings(size, cells, device), (starts, starts), size.dim)
     max_blocks = needs.max_blocks(None)
     least = needs.min_bytes(None, (1, 1))
     third = entry_bytes(needs.slots) * cells // 3
@@ -102,24 +101,28 @@ def caps(size: Size, cells: int, device: str) -> dict[str, int | None]:
     return {"resident": None, "cells streamed": max(least, third), "parameters swapped": least // 2}
 
 
+def make_settings(size: Size, cells: int, device: str) -> BackendSettings:
+    settings = BackendSettings(Objective(), ZeroSampling(), 0.0, cells=cells, is_halved=True)
+    return replace(settings, device=device, dtype=size.dtype)
+
+
 class Way:
     """A backend with a memory limit, and its measurements."""
 
     def __init__(self, size: Size, stored: MatrixCells, device: str, memory: int | None) -> None:
-        from swivel.training.backends.triton.backend import TritonBackend, choose_groups
+        from swivel.training.backends.triton.backend import TritonBackend
+        from swivel.training.backends.triton.memory_plan import choose_groups
 
         starts = block_starts(size.words, size.blocks)
-        cells = int(stored.offsets[-1])
-        load = DeviceLoad((starts, starts), size.dim, ZeroSampling(), cells, is_halved=True)
-        config = BackendConfig(device, size.dtype, memory=memory, cells=cells)
-        groups = choose_groups(load, config)
+        settings = replace(make_settings(size, int(stored.offsets[-1]), device), memory=memory)
+        groups = choose_groups(settings, (starts, starts), size.dim)
         sides = make_side(size.words, size.dim, 1), make_side(size.words, size.dim, 2)
-        self.backend = TritonBackend(StepSettings(Objective(), ZeroSampling(), 0.0), replace(config, groups=groups))
+        self.backend = TritonBackend(replace(settings, groups=groups))
 
         before = reset_peak(device)
         started = time.perf_counter()
         self.backend.hold(*sides, (starts, starts))
-        self.backend.take(stored)
+        self.backend.take(SimpleNamespace(stored=stored))  # type: ignore[arg-type]
         setup, setup_peak = time.perf_counter() - started, peak_bytes(device, before)
         self.memory = reset_peak(device) - before  # that the backend keeps
 
@@ -158,21 +161,18 @@ def make_order(blocks: int, groups: tuple[int, int] | None, number: int) -> list
 def run_epochs(backend: Any, orders: Sequence[list[list[Block]]]) -> tuple[float, float]:
     """Run all epochs but the last, which is only announced, as the training loop does; return seconds and the loss."""
 
-    def load() -> Any:
-        raise AssertionError("all cells are there already")
-
-    pending: deque[PendingSteps] = deque()
+    pending: deque[PendingLosses] = deque()
     losses: list[Loss] = []
     started = time.perf_counter()
     for number, order in enumerate(orders[:-1]):
         backend.announce([*order, *orders[number + 1]])
         for blocks in order:
-            steps = [Step(block, load, 0.05, (1, number, *block)) for block in blocks]
+            steps = [Step(block, 0.05, (1, number, *block)) for block in blocks]
             pending.append(backend.run(steps, lambda: False))
             if len(pending) > backend.rounds_ahead:
-                pending.popleft().losses()
+                pending.popleft()()
     for last in pending:
-        losses = last.losses()
+        losses = last()
     return time.perf_counter() - started, sum(loss.observed for loss in losses)
 
 

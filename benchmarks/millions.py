@@ -25,6 +25,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -40,8 +41,7 @@ from swivel.counts.block_layout import Layout
 from swivel.counts.matrix import MatrixCells
 from swivel.counts.shards import CellArrays, make_piece
 from swivel.storage import read_manifest, remove_tree
-from swivel.training.backends import BackendConfig, ParameterBlock, Step, StepSettings, ZeroSampling
-from swivel.training.backends.base import DeviceLoad
+from swivel.training.backends import BackendSettings, ParameterBlock, Step, ZeroSampling
 from swivel.training.initialization import make_arrays
 from swivel.training.objective import Objective
 from swivel.training.schedule import block_starts
@@ -249,36 +249,38 @@ def make_backend(
     started = time.perf_counter()
     sides = make_sides(rows, sizes)
     drawn = time.perf_counter()
-    config = BackendConfig(sizes.device, sizes.dtype, memory=memory, groups=groups, cells=len(stored.positions))
-    backend = TritonBackend(StepSettings(Objective(), zeros, 1e-4), replace(config, is_halved=True))
+    settings = make_settings(zeros, sizes, len(stored.positions))
+    backend = TritonBackend(replace(settings, memory=memory, groups=groups))
     starts = block_starts(rows, -(-rows // sizes.block))
     backend.hold(*sides, (starts, starts))
     del sides
     held = time.perf_counter()
-    backend.take(stored)
+    backend.take(SimpleNamespace(stored=stored))  # type: ignore[arg-type]
     taken = time.perf_counter()
     seconds = {"drawing": drawn - started, "parameters": held - drawn, "cells": taken - held}
     return backend, {"seconds": seconds, "device_bytes": peak_memory(sizes.device)}
 
 
+def make_settings(zeros: ZeroSampling, sizes: Sizes, cells: int) -> BackendSettings:
+    settings = BackendSettings(Objective(), zeros, 1e-4, device=sizes.device, dtype=sizes.dtype)
+    return replace(settings, cells=cells, is_halved=True)
+
+
 def run_rounds(backend: Any, order: list[list[tuple[int, int]]], seconds: float = 1e9) -> tuple[int, float]:
     """Run rounds until the time is up; return the number of steps and the seconds that they took."""
-
-    def load() -> Any:
-        raise AssertionError("all cells are there already")
 
     backend.announce(order)
     last, steps, started = None, 0, time.perf_counter()
     for blocks in order:
-        begun = backend.run([Step(block, load, 0.05, (1, *block)) for block in blocks], lambda: False)
+        begun = backend.run([Step(block, 0.05, (1, *block)) for block in blocks], lambda: False)
         if last is not None:
-            last.losses()
+            last()
         last = begun
         steps += len(blocks)
         if time.perf_counter() - started > seconds:
             break
     assert last is not None
-    last.losses()
+    last()
     return steps, time.perf_counter() - started
 
 
@@ -287,7 +289,7 @@ def choose_zeros() -> dict[str, ZeroSampling]:
     from swivel.training.training_plan import COMMON_ON_GPU
 
     config = TrainConfig()
-    return {"all": ZeroSampling(), "sampled": ZeroSampling(COMMON_ON_GPU, config.middle, config.share)}
+    return {"all": ZeroSampling(), "sampled": ZeroSampling(COMMON_ON_GPU, config.zeros_middle, config.zeros_share)}
 
 
 def measure_large(sizes: Sizes, seconds: float) -> dict[str, Any]:
@@ -318,14 +320,13 @@ def measure_large(sizes: Sizes, seconds: float) -> dict[str, Any]:
 
 def measure_slice(sizes: Sizes) -> dict[str, Any]:
     """Swap the groups of a part of 2^25 rows and columns, and compare with all of them on the device."""
-    from swivel.training.backends.triton.backend import choose_groups, estimate_device_memory
+    from swivel.training.backends.triton.memory_plan import DeviceMemoryEstimate, choose_groups
 
-    device, dtype = torch.device(sizes.device), getattr(torch, sizes.dtype)
     paper_blocks = sizes.paper_rows // sizes.block
     paper_starts = block_starts(sizes.paper_rows, paper_blocks)
-    paper = DeviceLoad((paper_starts, paper_starts), sizes.dim, ZeroSampling(), int(sizes.cells) // 2, is_halved=True)
+    paper = make_settings(ZeroSampling(), sizes, int(sizes.cells) // 2)
     started = time.perf_counter()
-    chosen = choose_groups(paper, BackendConfig(sizes.device, sizes.dtype))
+    chosen = choose_groups(paper, (paper_starts, paper_starts), sizes.dim)
     found: dict[str, Any] = {"rows": sizes.slice_rows, "groups_of_the_whole": chosen}
     found["planning_seconds"] = time.perf_counter() - started
 
@@ -338,8 +339,7 @@ def measure_slice(sizes: Sizes) -> dict[str, Any]:
     starts = block_starts(rows, blocks)
 
     for name, zeros in choose_zeros().items():
-        load = DeviceLoad((starts, starts), sizes.dim, zeros, len(stored.positions), is_halved=True)
-        needs = estimate_device_memory(load, device, dtype)
+        needs = DeviceMemoryEstimate(make_settings(zeros, sizes, len(stored.positions)), (starts, starts), sizes.dim)
         # Two of the three groups of each side fit.
         memory = min(needs.min_bytes(groups, (2, 2)) + (1 << 32), needs.min_bytes(groups, (3, 3)) - 1)
         result: dict[str, Any] = {}

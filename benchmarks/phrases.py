@@ -14,7 +14,7 @@ import numpy as np
 
 from common import cpu_seconds, keep, make_parser, parse_arguments, plain_corpus, write_corpus
 from swivel.config import CorpusConfig
-from swivel.corpus import encode_corpus
+from swivel.corpus.encoded_corpus import encode_corpus
 from swivel.corpus.joined_corpus import JoinedCorpus
 from swivel.corpus.vocabulary import BREAK
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -20,13 +19,12 @@ from numpy.typing import NDArray
 import swivel
 from common import REFERENCE_RATE, keep, make_parser, parse_arguments, plain_corpus, work_folder, write_corpus
 from swivel.config import TrainConfig, stage_config
-from swivel.counts import BlockCells
 from swivel.runtime.options import RunOptions
-from swivel.training.backends import ParameterBlock, Step, StepSettings, ZeroSampling
+from swivel.training.backends import BackendSettings, ParameterBlock, Step, ZeroSampling
 from swivel.training.backends.cpu import CpuBackend
 from swivel.training.backends.select import measure_products
 from swivel.training.objective import Objective, column_offsets, row_offsets
-from swivel.training.schedule import Block, block_order, block_starts
+from swivel.training.schedule import block_order, block_starts
 from swivel.training.training_plan import choose_zeros
 
 MEASURES = (
@@ -56,12 +54,8 @@ def make_sides(matrix: swivel.Matrix, dim: int) -> tuple[ParameterBlock, Paramet
 def make_steps(matrix: swivel.Matrix) -> list[Step]:
     """Return the steps of one round of real blocks: each row block with the column block half a turn away."""
     count = matrix.row_blocks
-
-    def load(block: Block) -> Callable[[], BlockCells]:
-        return lambda: matrix.cells(*block)
-
     blocks = [(number, (number + count // 2) % count) for number in range(count)]
-    return [Step(block, load(block), 1e-4, (1, *block)) for block in blocks]
+    return [Step(block, 1e-4, (1, *block)) for block in blocks]
 
 
 def products_round(sides: list[Operands], threads: int, pool: ThreadPoolExecutor) -> float:
@@ -93,13 +87,14 @@ def compare(matrix: swivel.Matrix, dtype: str, arguments: argparse.Namespace) ->
     config = replace(stage_config(TrainConfig, "fast"), zeros="sampled")
     sample = choose_zeros(matrix, config, "cpu", (matrix.row_blocks, matrix.column_blocks))
     full, few = (
-        CpuBackend(StepSettings(Objective(), zeros, config.weight_decay), threads=threads, dtype=dtype)
+        CpuBackend(BackendSettings(Objective(), zeros, config.weight_decay, threads=threads, dtype=dtype))
         for zeros in (ZeroSampling(), sample)
     )
 
     starts = block_starts(matrix.shape[0], matrix.row_blocks)
     for backend in (full, few):
         backend.hold(*make_sides(matrix, arguments.dim), (starts, starts))
+        backend.take(matrix)
 
     steps = make_steps(matrix)
     operands = make_operands(steps, full, getattr(torch, dtype))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import multiprocessing
+import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -16,11 +18,10 @@ from typing import Any
 
 import click
 
-from swivel.cli.progress_bars import CommandProgress
+from swivel.cli.terminal import CommandProgress
 from swivel.errors import SwivelError
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT
-from swivel.runtime.signals import exit_with_parent
 from swivel.storage import write_file
 
 MEASURES = "measures.json"
@@ -98,6 +99,18 @@ def run_and_measure(job: Job, arguments: tuple[Any, ...], resources: Mapping[str
     started = time.perf_counter()
     job(*arguments, options=RunOptions(**resources, progress=SILENT if is_quiet else CommandProgress()))
     return Measure(round(time.perf_counter() - started, 3), peak_memory())
+
+
+def exit_with_parent() -> None:
+    """Let this child process exit as soon as its parent has ended, even if the parent was killed."""
+    parent = multiprocessing.parent_process()
+
+    def wait() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def peak_memory() -> int | None:

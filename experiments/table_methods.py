@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.evaluation.table_ranking import RankingReport, Scores, evaluate_ranking, split_table
-from swivel.pipeline.sparse_fit import fit_sparse
+from swivel.pipeline.train import fit_sparse
 from swivel.recommender import Recommender
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT

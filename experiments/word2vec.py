@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.config import CorpusConfig
-from swivel.corpus import BREAK, Texts, encode_corpus
+from swivel.corpus import BREAK, Texts
+from swivel.corpus.encoded_corpus import encode_corpus
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import VocabularyError
 from swivel.runtime.options import RunOptions

@@ -18,7 +18,7 @@ from fuzz.of_text import JSON_WORDS, NUMBERS
 from swivel.counts.importers.context import ImportContext
 from swivel.counts.importers.detect import find_source
 from swivel.counts.importers.glove import read_label_file
-from swivel.counts.importers.import_config import ImportConfig
+from swivel.counts.importers.import_config import FORMATS, IN_MEMORY, ImportConfig
 from swivel.counts.importers.importer import import_counts
 from swivel.counts.importers.spill import refuse_bad_counts
 from swivel.runtime.options import RunOptions
@@ -62,7 +62,9 @@ def drain(source: Any, **given: Any) -> int:
     """Read a source to its end, holding every chunk against what readers promise; return its cells."""
     config, cells = ImportConfig(**given), 0
     found = find_source(source, config)
-    reading = ImportContext(config, config.sides or found.default_sides, MEMORY, SILENT.begin("", None, ""))
+    reading = ImportContext(
+        config, config.sides or FORMATS.get(found.format, IN_MEMORY).sides, MEMORY, SILENT.begin("", None, "")
+    )
     for chunk in found.read(reading):
         if isinstance(chunk, tuple):
             items, lengths = chunk  # of baskets

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ray_cluster import TwoNodes
     from step_contract import Maker
     from swivel.runtime.options import RunOptions
-    from swivel.training.backends import Backend, StepSettings
+    from swivel.training.backends import Backend, BackendSettings
 
 GROUPS, WORDS = 6, 60
 
@@ -31,9 +31,12 @@ if not HAS_GPU:
     # Kernels run in Triton's interpreter; it is asked for before Triton is first imported, or not at all.
     os.environ["TRITON_INTERPRET"] = "1"
 
-# On a busy machine an example may take any time.
+# On a busy machine an example may take any time. Tests of the marker `oracle` compare with independent implementations;
+# `make oracles` runs them with more examples. A slow one takes a share of them in both:
+# @settings(max_examples=settings.default.max_examples // 5).
 settings.register_profile("swivel", deadline=None)
-settings.load_profile("swivel")
+settings.register_profile("oracles", deadline=None, max_examples=int(os.environ.get("EXAMPLES") or 5_000))
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "swivel"))
 
 TESTS = Path(__file__).parent
 sys.path.insert(0, str(TESTS))  # files of tests are no package: this is how they share a module
@@ -172,7 +175,7 @@ def make(kind: str, request: pytest.FixtureRequest) -> Iterator[Maker]:
         pytest.skip("bfloat16 products do not run on this machine")
     made: list[Backend] = []
 
-    def make_backend(settings: StepSettings) -> Backend:
+    def make_backend(settings: BackendSettings) -> Backend:
         made.append(create(kind, settings))
         return made[-1]
 

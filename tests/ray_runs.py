@@ -12,8 +12,9 @@ from swivel.config import TrainConfig
 from swivel.counts import open_matrix
 from swivel.runtime.options import ClusterConfig
 from swivel.runtime.progress import SilentProgress, Task
+from swivel.training.backends import Step
 from swivel.training.distributed.async_executor import AsyncExecutor
-from swivel.training.executor import CompletedSteps, Round
+from swivel.training.executor import CompletedSteps
 from swivel.training.loop import train_matrix
 from swivel.training.schedule import Block
 
@@ -26,7 +27,7 @@ class Audited(AsyncExecutor):
         self.run_ids = 0
         self.reported: list[tuple[int, Block]] = []  # epoch and block
 
-    def run(self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]]) -> Iterator[CompletedSteps]:
+    def run(self, rounds: Sequence[Sequence[Step]], ahead: Sequence[Sequence[Block]]) -> Iterator[CompletedSteps]:
         blocks: list[Block] = []
         for steps in super().run(rounds, ahead):
             blocks += steps[0]
@@ -38,7 +39,8 @@ class Audited(AsyncExecutor):
         assert applied == expected, "the servers applied other changes than reported"
 
         self.run_ids += 1
-        self.reported += [(rounds[0].number, block) for block in blocks]
+        epoch = rounds[0][0].seed[2]
+        self.reported += [(epoch, block) for block in blocks]
 
 
 class Watching(SilentProgress):

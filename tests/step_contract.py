@@ -6,9 +6,11 @@ backend from the float64 reference may be at most twice that of the baseline.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,19 +18,21 @@ import torch
 from numpy.typing import NDArray
 
 from swivel.counts import BlockCells
+from swivel.counts.block_layout import Layout
+from swivel.counts.matrix import MatrixCells
+from swivel.counts.shards import make_piece
 from swivel.training.backends import (
     Backend,
-    BackendConfig,
+    BackendSettings,
     ParameterBlock,
     Step,
-    StepSettings,
     ZeroSampling,
     create_backend,
 )
 from swivel.training.objective import Loss, Objective, column_offsets, row_offsets
 from tolerances import usual_rounding
 
-Maker = Callable[[StepSettings], Backend]
+Maker = Callable[[BackendSettings], Backend]
 HAS_GPU = torch.cuda.is_available()
 SAMPLED = ZeroSampling(common=0.05, middle=0.3, share=0.0125)
 ZEROS = {
@@ -74,12 +78,61 @@ class Block:
         return (1, 0) if self.mirrored else (0, 0)
 
     def hand_over(self, backend: Backend) -> None:
-        """Give the parameters to a backend; all blocks before this one are empty."""
-        starts = [[0] * block + [0, len(side.vectors)] for side, block in zip(self.sides, self.number, strict=True)]
-        backend.hold(*self.sides, (starts[0], starts[1]))
+        """Give parameters and cells to a backend. A mirrored block is in a symmetric matrix of 2 x 2 blocks."""
+        rows, columns = self.sides
+        height, width = len(rows.vectors), len(columns.vectors)
+        if self.mirrored:
+            rows, columns = join(empty_like(columns), rows), join(columns, empty_like(rows))
+            starts = [0, width, width + height]
+            backend.hold(rows, columns, (starts, starts))
+        else:
+            backend.hold(rows, columns, ([0, height], [0, width]))
+        take_blocks(backend, {self.number: self.cells()}, (1 + self.mirrored, 1 + self.mirrored))
 
     def step(self, *, rate: float = 0.1, seed: tuple[int, ...] = (1, 2, 3)) -> Step:
-        return Step(self.number, self.cells, rate, seed)
+        return Step(self.number, rate, seed)
+
+
+def empty_like(side: ParameterBlock) -> ParameterBlock:
+    return side.map(np.zeros_like)
+
+
+def join(first: ParameterBlock, second: ParameterBlock) -> ParameterBlock:
+    return ParameterBlock(
+        *(np.concatenate([getattr(side, name) for side in (first, second)]) for name in ("vectors", "state", "offsets"))
+    )
+
+
+def take_blocks(backend: Any, blocks: Mapping[tuple[int, int], BlockCells], shape: tuple[int, int]) -> None:
+    """Give a backend a matrix of `shape` blocks that has cells in these blocks only."""
+    # A layout stores integers: it gets the numbers of the cells, which are then replaced by the counts.
+    counts = np.concatenate([np.zeros(1, np.float32), *(cells.counts for cells in blocks.values())])
+    first = 1
+    numbered = {}
+    for block, cells in blocks.items():
+        numbered[block] = replace(cells, counts=np.arange(first, first + len(cells.counts), dtype=np.float32))
+        first += len(cells.counts)
+
+    backend.take(SimpleNamespace(cells=lambda i, j: blocks[i, j], stored=store_blocks(numbered, shape)))
+    if backend.builds_layout:
+        laid_out = backend._feed.cells.counts
+        laid_out.copy_(torch.from_numpy(counts).to(laid_out.device)[laid_out.long()])
+
+
+def store_blocks(blocks: Mapping[tuple[int, int], BlockCells], shape: tuple[int, int]) -> MatrixCells:
+    """Return the cells of these blocks, whose counts are integers, as they are stored."""
+    positions, counts = np.zeros(0, np.uint32), np.zeros(0, np.int64)
+    lengths = np.zeros(shape, np.int64)
+    is_symmetric = any(cells.mirrored for cells in blocks.values())
+
+    for i, j in sorted((j, i) if cells.mirrored else (i, j) for (i, j), cells in blocks.items()):
+        cells = blocks[i, j] if (i, j) in blocks else blocks[j, i]
+        lengths[i, j] = len(cells.counts)
+        positions = np.concatenate([positions, cells.positions])
+        counts = np.concatenate([counts, cells.counts.astype(np.int64)])
+
+    arrays = make_piece(lengths.ravel(), positions, counts)
+    return MatrixCells(Layout(1 << 16, 1 << 16, *shape, is_symmetric), arrays, 1)
 
 
 @lru_cache(CACHE_SIZE)
@@ -127,9 +180,9 @@ def split_kind(kind: str) -> tuple[str, str, str]:
     return name, device or ("cuda" if name == "triton" and HAS_GPU else "cpu"), dtype
 
 
-def create(kind: str, settings: StepSettings, threads: int = 2) -> Backend:
+def create(kind: str, settings: BackendSettings, threads: int = 2) -> Backend:
     name, device, dtype = split_kind(kind)
-    return create_backend(name, settings, BackendConfig(device, dtype, threads))
+    return create_backend(name, replace(settings, device=device, dtype=dtype, threads=threads))
 
 
 def parameters_of(backend: Backend) -> dict[str, NDArray[np.float64]]:
@@ -139,17 +192,19 @@ def parameters_of(backend: Backend) -> dict[str, NDArray[np.float64]]:
 
 def run_step(backend: Backend, block: Block) -> tuple[dict[str, NDArray[np.float64]], Loss]:
     block.hand_over(backend)
-    loss = backend.run([block.step()], lambda: False).losses()[0]
-    return parameters_of(backend), loss
+    loss = backend.run([block.step()], lambda: False)()[0]
+    arrays = parameters_of(backend)
+    height, width = block.x.shape
+    return {name: array[-height:] if "row" in name else array[:width] for name, array in arrays.items()}, loss
 
 
 @lru_cache(CACHE_SIZE)
-def run_reference(block: Block, settings: StepSettings) -> tuple[dict[str, NDArray[np.float64]], Loss]:
-    backend = create_backend("reference", settings, BackendConfig(dtype="float64"))
+def run_reference(block: Block, settings: BackendSettings) -> tuple[dict[str, NDArray[np.float64]], Loss]:
+    backend = create_backend("reference", settings)
     return run_step(backend, block)
 
 
-def zero_weights(block: Block, settings: StepSettings, seed: tuple[int, ...] = (1, 2, 3)) -> NDArray[np.float32]:
+def zero_weights(block: Block, settings: BackendSettings, seed: tuple[int, ...] = (1, 2, 3)) -> NDArray[np.float32]:
     """Return the weight of each cell; observed cells have weight 1."""
     x = block.x.T if block.mirrored else block.x
     weights = np.zeros(x.shape, np.float32)
@@ -162,7 +217,7 @@ def zero_weights(block: Block, settings: StepSettings, seed: tuple[int, ...] = (
 
 
 @lru_cache(CACHE_SIZE)
-def run_baseline(block: Block, settings: StepSettings, dtype: str, device: str) -> dict[str, NDArray[np.float64]]:
+def run_baseline(block: Block, settings: BackendSettings, dtype: str, device: str) -> dict[str, NDArray[np.float64]]:
     """Run the step in plain torch: dense, autograd, products and their operands in `dtype`, the rest in float32."""
     operand_dtype = getattr(torch, dtype)
     objective = settings.objective
@@ -199,7 +254,7 @@ def distance(array: NDArray[np.float64], truth: NDArray[np.float64]) -> float:
     return float(np.linalg.norm(array - truth) / np.linalg.norm(truth))
 
 
-def check_contract(make: Maker, kind: str, blocks: Block | Sequence[Block], settings: StepSettings) -> None:
+def check_contract(make: Maker, kind: str, blocks: Block | Sequence[Block], settings: BackendSettings) -> None:
     """Run a step of each block and compare the error over all blocks with that of the baseline."""
     name, device, dtype = split_kind(kind)
     backend = make(settings)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
-from typing import Any
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,9 +16,9 @@ from swivel.counts.block_layout import Layout
 from swivel.counts.builder import to_units
 from swivel.counts.matrix import MatrixCells
 from swivel.counts.shards import make_piece
-from swivel.training.backends import BackendConfig, ParameterBlock, Step, StepSettings, ZeroSampling
-from swivel.training.backends.base import DeviceLoad
-from swivel.training.backends.triton.backend import TritonBackend, estimate_device_memory
+from swivel.training.backends import BackendSettings, ParameterBlock, Step, ZeroSampling
+from swivel.training.backends.base import Starts
+from swivel.training.backends.triton.backend import TritonBackend
 from swivel.training.backends.triton.cell_feed import Copies, EntryArrays
 from swivel.training.backends.triton.launch import Batch, Parameters, PlacedBlock
 from swivel.training.backends.triton.memory_plan import DeviceMemoryEstimate
@@ -86,26 +87,28 @@ def make_sides(kind: str) -> tuple[ParameterBlock, ParameterBlock]:
     return side(layout.rows), side(layout.columns)
 
 
-def make_load(kind: str, zeros: ZeroSampling) -> DeviceLoad:
+def make_starts(kind: str) -> Starts:
     stored, (rows, columns) = make_matrix(kind)
-    starts = block_starts(stored.layout.rows, rows), block_starts(stored.layout.columns, columns)
-    return DeviceLoad(starts, DIM, zeros, int(stored.offsets[-1]), stored.symmetric)
+    return block_starts(stored.layout.rows, rows), block_starts(stored.layout.columns, columns)
 
 
 def make_needs(kind: str, zeros: ZeroSampling) -> DeviceMemoryEstimate:
-    return estimate_device_memory(make_load(kind, zeros), torch.device(DEVICE), torch.float32)
+    stored = make_matrix(kind)[0]
+    settings = BackendSettings(Objective(), zeros, 0.0, device=DEVICE)
+    settings = replace(settings, cells=int(stored.offsets[-1]), is_halved=stored.symmetric)
+    return DeviceMemoryEstimate(settings, make_starts(kind), DIM)
 
 
 def make_backend(
     zeros: ZeroSampling, memory: int | None = None, groups: tuple[int, int] | None = None
 ) -> TritonBackend:
-    settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
-    return TritonBackend(settings, BackendConfig(DEVICE, "float32", memory=memory, groups=groups))
+    settings = BackendSettings(Objective(), zeros, weight_decay=1e-4)
+    return TritonBackend(replace(settings, device=DEVICE, memory=memory, groups=groups))
 
 
 def hand_over(backend: TritonBackend, kind: str, zeros: ZeroSampling) -> None:
-    backend.hold(*make_sides(kind), make_load(kind, zeros).starts)
-    backend.take(make_matrix(kind)[0])
+    backend.hold(*make_sides(kind), make_starts(kind))
+    backend.take(SimpleNamespace(stored=make_matrix(kind)[0]))  # type: ignore[arg-type]
 
 
 Run = tuple[list[bytes], list[Loss]]
@@ -114,9 +117,6 @@ Run = tuple[list[bytes], list[Loss]]
 def run_epochs(backend: TritonBackend, kind: str, groups: tuple[int, int], epochs: int = 2) -> Run:
     """Run epochs in the order of groups; return the bits of the parameters, and the losses."""
 
-    def fail() -> Any:
-        raise AssertionError("the backend has all cells already")
-
     count = make_matrix(kind)[1]
     orders = [rounds_in_groups(*count, *groups, (4, number)) for number in range(epochs)]
 
@@ -124,8 +124,8 @@ def run_epochs(backend: TritonBackend, kind: str, groups: tuple[int, int], epoch
     for number, order in enumerate(orders):
         backend.announce([round for later in orders[number:] for round in later])
         for round in order:
-            steps = [Step(block, fail, 0.1, (number, *block)) for block in round]
-            losses += backend.run(steps, lambda: False).losses()
+            steps = [Step(block, 0.1, (number, *block)) for block in round]
+            losses += backend.run(steps, lambda: False)()
 
     return bits(backend), losses
 
@@ -137,7 +137,7 @@ def bits(backend: TritonBackend) -> list[bytes]:
 class PlainLauncher:
     """Replaces `StepLauncher`: a fast step on the CPU whose result depends on every parameter and every entry."""
 
-    def __init__(self, settings: StepSettings, places: SlotLayout, shapes: Shapes, parameters: Parameters) -> None:
+    def __init__(self, settings: BackendSettings, places: SlotLayout, shapes: Shapes, parameters: Parameters) -> None:
         self.places = places
         self.parameters = parameters
 

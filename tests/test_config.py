@@ -59,8 +59,8 @@ def test_configurations_are_keyword_only_frozen_and_json(stage: Any) -> None:
         (TrainConfig, "initial_accumulator", 1e300, "a number from 1e-30 to 1e30"),
         (TrainConfig, "shift", -(10**300), "a number from -1e30 to 1e30"),
         (TrainConfig, "weight_decay", -1e-9, "a number from 0 to 1e30"),
-        (TrainConfig, "share", 1.5, "a number above 0 and at most 1"),
-        (TrainConfig, "share", 0, "a number above 0 and at most 1"),
+        (TrainConfig, "zeros_share", 1.5, "a number above 0 and at most 1"),
+        (TrainConfig, "zeros_share", 0, "a number above 0 and at most 1"),
         (TrainConfig, "shift", math.inf, "a number from -1e30 to 1e30"),
         (VectorsConfig, "combine", "product", "one of rows, sum, parts"),
     ],
@@ -72,10 +72,10 @@ def test_wrong_values_are_named_with_what_they_should_be(stage: Any, name: str, 
 
 
 def test_numbers_of_numpy_become_those_of_python() -> None:
-    given: dict[str, Any] = {"dim": np.int64(4), "share": np.float32(0.5)}
+    given: dict[str, Any] = {"dim": np.int64(4), "zeros_share": np.float32(0.5)}
     config = TrainConfig(**given)
-    assert (config.dim, config.share) == (4, 0.5)
-    assert (type(config.dim), type(config.share)) == (int, float)
+    assert (config.dim, config.zeros_share) == (4, 0.5)
+    assert (type(config.dim), type(config.zeros_share)) == (int, float)
 
 
 def test_window_of_nothing_is_refused() -> None:

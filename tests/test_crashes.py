@@ -31,7 +31,7 @@ from crash_runs import (
 from swivel.cli import cli
 from swivel.cli import exit as cli_exit
 from swivel.cli.exit import COMPLETE, RESUMES, STARTS_OVER, describe_kept, say_goodbye
-from swivel.cli.options import Command
+from swivel.cli.flags import Command
 from swivel.corpus.sources import is_pipe
 from swivel.errors import FolderLocked
 from swivel.pipeline import train_job as making
@@ -141,7 +141,7 @@ def parse(*arguments: str) -> click.Context:
         (["count", "t", "-o", "{}"], None, STARTS_OVER),
         (["count", "t", "-o{}"], "manifest.json", RESUMES),
         (["count", "t", "--output={}", "--overwrite"], "manifest.json", STARTS_OVER),
-        (["train", "m", "--output", "{}"], "plan.json", STARTS_OVER),
+        (["train", "m", "--output", "{}"], "lock", STARTS_OVER),
         (["train", "m", "-o", "{}"], "checkpoint-2/manifest.json", RESUMES),
         (["train", "m", "-o", "{}", "--overwrite"], "checkpoint-2/manifest.json", RESUMES),
         (["run", "t", "-o", "{}"], "matrix/rows.txt", STARTS_OVER),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 
 import pytest
 
@@ -42,3 +43,10 @@ def test_missing_extra_names_what_to_install() -> None:
     error = missing_extra("plots", "matplotlib", "plot")
     assert isinstance(error, MissingExtra)
     assert str(error) == "plots need matplotlib: pip install 'swivel-embeddings[plot]'"
+
+
+@pytest.mark.parametrize("kind", ALL.values())
+def test_errors_keep_the_names_of_arguments_in_another_process(kind: type[SwivelError]) -> None:
+    error = pickle.loads(pickle.dumps(kind("dim and init differ", argument=("dim", "init"))))
+    assert (type(error), str(error), error.arguments) == (kind, "dim and init differ", ("dim", "init"))
+    assert kind("dim is 0", argument="dim").arguments == ("dim",)

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from swivel.explorer.word_map import make_map as make_map
     from swivel.pipeline.add import add as add
     from swivel.pipeline.count import count as count
+    from swivel.pipeline.count import find_phrases as find_phrases
     from swivel.pipeline.demo import open_sample as open_sample
     from swivel.pipeline.extend import extend as extend
-    from swivel.pipeline.phrases import find_phrases as find_phrases
     from swivel.pipeline.run import run as run
     from swivel.pipeline.train import train as train
     from swivel.recommender import Recommender as Recommender
@@ -63,7 +63,7 @@ _HOMES = {
     "evaluate_texts": "swivel.evaluation",
     "export": "swivel.vectors.formats",
     "extend": "swivel.pipeline.extend",
-    "find_phrases": "swivel.pipeline.phrases",
+    "find_phrases": "swivel.pipeline.count",
     "import_counts": "swivel.counts.importers",
     "load": "swivel.vectors.formats",
     "make_map": "swivel.explorer.word_map",

@@ -12,7 +12,7 @@ def main() -> None:
         from swivel.cli import main as run
         from swivel.cli.exit import end_process
         from swivel.cli.terminal import protect_streams
-        from swivel.runtime.turns import take_short_turns
+        from swivel.runtime.parallel import take_short_turns
     except KeyboardInterrupt:
         os._exit(128 + signal.SIGINT)
 

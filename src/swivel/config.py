@@ -1,7 +1,4 @@
-"""One frozen dataclass of settings per stage, with defaults, validation and help text, and the named recipes.
-
-The command line makes its flags from these dataclasses, and manifests record them.
-"""
+"""One frozen dataclass of settings per stage, with defaults, validation and help text, and the named recipes."""
 
 from __future__ import annotations
 
@@ -32,9 +29,7 @@ def _is_int(value: object) -> bool:
 
 
 def _is_real(value: object) -> bool:
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        return False
-    return abs(value) <= MAX_REAL
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= MAX_REAL
 
 
 POSITIVE_INT = Rule(lambda v: _is_int(v) and v > 0, "a positive integer")
@@ -86,12 +81,13 @@ def _plain_number(value: Any) -> Any:
 
 def check_fields(config: Any) -> None:
     """Raise ConfigError for the first field whose value violates its rule; numbers of NumPy become Python's."""
+    # Frozen dataclasses are set once more here, before anyone has seen them.
     for field in dataclasses.fields(config):
         value = _plain_number(getattr(config, field.name))
         object.__setattr__(config, field.name, value)
         rule = field.metadata["rule"]
         if not (rule.holds(value) or (value is None and field.default is None)):
-            raise ConfigError(f"{field.name} must be {rule.words}, got {value!r}")
+            raise ConfigError(f"{field.name} must be {rule.words}, got {value!r}", argument=field.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,12 +184,14 @@ class CountConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        # Rules between fields come after those of each field.
         if self.window_left + self.window_right == 0:
-            raise ConfigError("left and right are both 0: there is nothing to count")
+            raise ConfigError("left and right are both 0: there is nothing to count", argument=("left", "right"))
         if self.has_bands and self.near >= max(self.window_left, self.window_right):
             raise ConfigError(
                 f"near must be smaller than the window of {max(self.window_left, self.window_right)}, "
-                f"got {self.near}: the far band would be empty; use a larger window, or columns='directional'"
+                f"got {self.near}: the far band would be empty; use a larger window, or columns='directional'",
+                argument=("near", "window"),
             )
 
     @property
@@ -251,27 +249,27 @@ class TrainConfig:
         "the weight decay of a row or column is weight_decay times its sum to this power; 0: the same for all",
         NOT_NEGATIVE,
     )
-    end: str = config_field(
+    stop: str = config_field(
         "epochs",
-        "stop after a fixed number of epochs with a decreasing learning rate, or when the loss stops decreasing",
+        "end after a fixed number of epochs with a decreasing learning rate, or when the loss stops decreasing",
         one_of("epochs", "converged"),
     )
     tolerance: float = config_field(
-        0.002, "with end converged: stop when the loss decreases by less than this share per epoch", POSITIVE
+        0.002, "with stop converged: end when the loss decreases by less than this share per epoch", POSITIVE
     )
     zeros: str = config_field(
         "all",
         "compute every unobserved cell, or an unbiased sample; auto: whichever is faster",
         one_of("all", "sampled", "auto"),
     )
-    common: float | None = config_field(
+    zeros_common: float | None = config_field(
         None,
         "with sampled zeros: share of the most frequent rows and columns whose zeros are all computed; "
         "default: .03, on a GPU .1",
         FRACTION,
     )
-    middle: float = config_field(0.3, "with sampled zeros: share of rows and columns that are not rare", FRACTION)
-    share: float = config_field(
+    zeros_middle: float = config_field(0.3, "with sampled zeros: share of rows and columns that are not rare", FRACTION)
+    zeros_share: float = config_field(
         0.008, "with sampled zeros: share of zeros computed between the rarest features; larger for others", FRACTION
     )
     sample_rows: int | None = config_field(
@@ -313,7 +311,10 @@ class TrainConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         if self.confidence_base + self.confidence_scale == 0:
-            raise ConfigError("confidence_base and confidence_scale are both 0: no observed cell would count")
+            raise ConfigError(
+                "confidence_base and confidence_scale are both 0: no observed cell would count",
+                argument=("confidence_base", "confidence_scale"),
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -372,17 +373,17 @@ RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "paper": {
         "corpus": {"unit": "sentence"},
         "count": {"window": 10, "weight": "harmonic", "columns": "symmetric"},
-        "train": {"dim": 300, "block_size": 4096, "end": "converged", "epochs": 100, "zeros": "all"},
+        "train": {"dim": 300, "block_size": 4096, "stop": "converged", "epochs": 100, "zeros": "all"},
         "vectors": {"combine": "sum"},
     },
     "fast": {
         "count": {"columns": "symmetric"},
-        "train": {**_QUICK, "weight_decay": 1e-4, "zeros": "auto", "middle": 0.2, "share": 0.006},
+        "train": {**_QUICK, "weight_decay": 1e-4, "zeros": "auto", "zeros_middle": 0.2, "zeros_share": 0.006},
         "vectors": {"combine": "sum", "subwords": "ngrams"},
     },
     "default": {
         "count": {"columns": "directional-bands", "near": 1},
-        "train": {**_QUICK, "weight_decay": 5e-5, "zeros": "auto", "middle": 0.2, "share": 0.004},
+        "train": {**_QUICK, "weight_decay": 5e-5, "zeros": "auto", "zeros_middle": 0.2, "zeros_share": 0.004},
         "vectors": {
             "combine": "parts",
             "column_weight": 0.5,
@@ -404,9 +405,9 @@ RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "confidence_base": 1.2,
             "confidence_scale": 0.0,
             "zeros": "auto",
-            "common": 0.05,
-            "middle": 0.2,
-            "share": 0.01,
+            "zeros_common": 0.05,
+            "zeros_middle": 0.2,
+            "zeros_share": 0.01,
             "sample_rows": 512,
         },
         "vectors": {"combine": "rows"},
@@ -423,21 +424,17 @@ def stage_config(stage: type[Stage], recipe: str = "default", **settings: Any) -
     0.0001
     """
     if recipe not in RECIPES:
-        raise ConfigError(f"recipe must be one of {', '.join(RECIPES)}, got {recipe!r}")
+        raise ConfigError(f"recipe must be one of {', '.join(RECIPES)}, got {recipe!r}", argument="recipe")
     name = next(name for name, kind in STAGES.items() if kind is stage)
     names = {field.name for field in dataclasses.fields(stage)}  # type: ignore[arg-type]
     for setting in settings:
         if setting not in names:
             raise ConfigError(f"{setting} is not a setting of {name}; it has {', '.join(sorted(names))}")
-    given = {key: value for key, value in settings.items() if value is not None}
-    return stage(**{**RECIPES[recipe].get(name, {}), **given})
+    overrides = {key: value for key, value in settings.items() if value is not None}
+    return stage(**{**RECIPES[recipe].get(name, {}), **overrides})
 
 
 def recorded_config(stage: type[Stage], recorded: Mapping[str, Any]) -> Stage:
-    """Return the configuration of a stage from a manifest; settings that only older versions had are ignored.
-
-    >>> recorded_config(VocabularyConfig, {"min_count": 2, "forgotten": 1}).min_count
-    2
-    """
+    """Return the configuration of a stage from a manifest, without settings that no stage has."""
     names = {field.name for field in dataclasses.fields(stage)}  # type: ignore[arg-type]
     return stage(**{name: value for name, value in recorded.items() if name in names})

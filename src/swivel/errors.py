@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 IS_TEXT_HINT = " (pass texts as a list of strings)"  # end of a message that the command line leaves out
 
 
 class SwivelError(Exception):
-    """Base class of all Swivel exceptions; `exit_status` is what the command line returns."""
+    """Base class of all Swivel exceptions; `exit_status` is what the command line returns.
+
+    `argument` names the arguments that the message mentions; the command line shows their flags instead.
+    """
 
     exit_status = 1
+
+    def __init__(self, message: object = "", *, argument: str | Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.arguments = (argument,) if isinstance(argument, str) else tuple(argument)
 
 
 class ConfigError(SwivelError, ValueError):

@@ -1,8 +1,4 @@
-"""scikit-learn estimators: `SwivelEmbedding` for tables of counts and `SwivelEncoder` for texts.
-
-The input of `SwivelEmbedding` may be anything that scikit-learn accepts: SciPy sparse matrices, arrays and data frames.
-`fit` trains with `swivel.pipeline.sparse_fit`; `transform` uses `swivel.training.fold_in`.
-"""
+"""scikit-learn estimators: `SwivelEmbedding` for tables of counts and `SwivelEncoder` for texts."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from numpy.typing import NDArray
 
 from swivel.config import TrainConfig
 from swivel.errors import missing_extra
-from swivel.pipeline.sparse_fit import fit_sparse
+from swivel.pipeline.train import fit_sparse
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT
 from swivel.vectors import Vectors
@@ -111,28 +107,22 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     memory: int | str | None = None
 
     def fit(self, X: Any, y: None = None) -> SwivelEmbedding:
-        """Train row and column vectors on a table of counts.
+        """Train row and column vectors on a table of counts; `y` is ignored.
 
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n_rows, n_columns)
             Counts, or other finite weights, of 0 or more.
-        y
-            Ignored; present for compatibility with scikit-learn pipelines.
-
-        Returns
-        -------
-        self
         """
-        given = {name: _plain(value) for name, value in self.get_params().items() if name not in NO_SETTINGS}
-        settings: dict[str, Any] = {"seed": self._seed(), **given}
+        parameters = {name: _plain(value) for name, value in self.get_params().items() if name not in NO_SETTINGS}
+        settings: dict[str, Any] = {"seed": self._seed(), **parameters}
         options = RunOptions(threads=_plain(self.threads), memory=_plain(self.memory), progress=SILENT)
         counts = self._validate(X, reset=True)
+        # A square table usually has the co-occurrences of one kind of things with each other.
         recipe = self.recipe or ("fast" if counts.shape[0] == counts.shape[1] else "table")
         fitted = fit_sparse(counts, recipe=recipe, tune=bool(self.tune), options=options, **settings)
 
         assert fitted.row_sums is not None and fitted.column_sums is not None
-
         self.config_ = TrainConfig(**fitted.settings["train"])
         self.losses_ = fitted.facts["losses"]
         self.row_vectors_ = np.array(fitted.rows)
@@ -168,32 +158,18 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         )
 
     def score_columns(self, X: Any, *, popularity: float | None = None) -> NDArray[np.float32]:
-        """Return scores that rank the columns of each row, of shape (n_rows, n_columns).
+        """Return scores that rank the columns of each row of counts, of shape (n_rows, n_columns).
 
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (n_rows, n_columns)
-            Counts, with the columns of the fitted table.
-        popularity
-            Factor of the logarithm of a column's sum; by default it was tuned, or follows from the table.
+        `popularity` is the factor of the logarithm of a column's sum; by default tuned, or following from the table.
         """
         return self._ranking(popularity).score(self.transform(X))
 
     def recommend(
         self, X: Any, count: int = 10, *, exclude_seen: bool = True, popularity: float | None = None
     ) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
-        """Return the best columns of each row and their scores, both of shape (n_rows, count), best first.
+        """Return the best columns of each row of counts and their scores, both of shape (n_rows, count), best first.
 
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (n_rows, n_columns)
-            Counts, with the columns of the fitted table.
-        count
-            Number of columns; where fewer are left, the column is -1.
-        exclude_seen
-            Leave out the columns that a row of X has.
-        popularity
-            As in `score_columns`.
+        Columns that a row of X has are left out by default; where fewer than `count` are left, the column is -1.
         """
         counts = drop_zeros(self._validate(X, reset=False))
         return self._ranking(popularity).find_best(self.transform(X), count, seen=counts if exclude_seen else None)
@@ -207,6 +183,7 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     def _validate(self, X: Any, *, reset: bool) -> scipy.sparse.csr_array:
         import scipy.sparse
 
+        # Checks the number and the names of columns, as all estimators do.
         counts = validate_data(self, X, reset=reset, accept_sparse="csr", dtype=np.float64)
         check_non_negative(counts, type(self).__name__)
         return scipy.sparse.csr_array(counts)
@@ -230,6 +207,7 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         return tags
 
 
+@dataclass(eq=False, repr=False)
 class SwivelEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Encode texts as vectors, with trained word vectors: text in, features out. `fit` learns nothing.
 
@@ -252,47 +230,27 @@ class SwivelEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     [[1.0, 0.5], [0.0, 2.0]]
     """
 
-    def __init__(
-        self,
-        vectors: Vectors | str | Path,
-        *,
-        smoothing: float = SMOOTHING,
-        components: int = 1,
-        guess: bool = True,
-        normalize: bool = False,
-        threads: int | None = None,
-    ) -> None:
-        self.vectors = vectors
-        self.smoothing = smoothing
-        self.components = components
-        self.guess = guess
-        self.normalize = normalize
-        self.threads = threads
+    vectors: Vectors | str | Path
+    _: KW_ONLY
+    smoothing: float = SMOOTHING
+    components: int = 1
+    guess: bool = True
+    normalize: bool = False
+    threads: int | None = None
 
     def fit(self, X: Any, y: None = None) -> SwivelEncoder:
         """Return the encoder itself."""
         return self
 
     def transform(self, X: Any) -> NDArray[np.float32]:
-        """Return one vector per text, of shape (n_texts, dim).
-
-        Parameters
-        ----------
-        X : iterable of str
-            Texts; the vector of a missing one (None, NaN) is zero.
-        """
-        return self._open().encode(
-            X,
-            smoothing=self.smoothing,
-            components=self.components,
-            guess=self.guess,
-            normalize=self.normalize,
-            threads=_plain(self.threads),
-        )
+        """Return one vector per text, of shape (n_texts, dim); that of a missing one (None, NaN) is zero."""
+        settings = {name: _plain(value) for name, value in self.get_params(deep=False).items() if name != "vectors"}
+        return self._open().encode(X, **settings)
 
     def _open(self) -> Vectors:
         if isinstance(self.vectors, Vectors):
             return self.vectors
+        # scikit-learn sets parameters on an existing object, so that the path may have changed.
         if getattr(self, "_opened", (None, None))[0] != self.vectors:
             self._opened = self.vectors, open_vectors(self.vectors)
         return self._opened[1]

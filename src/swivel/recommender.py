@@ -81,17 +81,17 @@ class Recommender:
         self.ranking = ColumnRanking(self._columns.values, self._sums, len(self.vectors), popularity)
 
     def _need_table(self) -> tuple[VectorTable, NDArray[np.float64]]:
+        # Vectors of other tools, and sums of rows and columns, cannot rank columns.
         columns = self.vectors.column_table
         if columns is None or columns.sums is None or self.vectors.row_sums is None:
             raise ConfigError("these vectors have no columns: pass vectors or a folder written by swivel train")
-        if self.matrix is not None and not self._has_labels_of(self.matrix):
-            raise ConfigError("matrix has other rows or columns than the vectors: pass the matrix they were trained on")
+        labels = self.vectors.vocabulary.tokens, columns.vocabulary.tokens
+        if self.matrix is not None and (self.matrix.rows.tokens, self.matrix.columns.tokens) != labels:
+            raise ConfigError(
+                "matrix has other rows or columns than the vectors: pass the matrix they were trained on",
+                argument="matrix",
+            )
         return columns, columns.sums
-
-    def _has_labels_of(self, matrix: Matrix) -> bool:
-        columns = self.vectors.column_vocabulary
-        same_rows = matrix.rows.tokens == self.vectors.vocabulary.tokens
-        return same_rows and columns is not None and matrix.columns.tokens == columns.tokens
 
     def recommend(
         self,
@@ -107,8 +107,6 @@ class Recommender:
         ----------
         row
             The label of a row, or the counts of a new one by column; unknown columns are an error.
-        count
-            Number of columns.
         exclude_seen
             Leave out the columns that the row has; for a known row this needs `matrix`.
         filter
@@ -118,6 +116,7 @@ class Recommender:
         vector = self.vectors.rows[[self.vectors.find_row(row)]] if isinstance(row, str) else self.fold_in(counts)
         names = self._columns.vocabulary.tokens
         is_hidden = None if filter is None else np.array([not filter(name) for name in names])
+        # The ranking adds popularity x log x_*j to w . c, in which popular columns are no better than others.
         ids, scores = self.ranking.find_best(vector, count, seen=counts if exclude_seen else None, is_hidden=is_hidden)
 
         return self._describe(ids[0], scores[0], counts)
@@ -125,10 +124,8 @@ class Recommender:
     def recommend_table(
         self, table: Matrix, count: int = 10, *, exclude_seen: bool = True
     ) -> dict[str, list[Recommendation]]:
-        """Return the best columns for each row of a table of new rows, by its label.
-
-        Columns of the table that have no vectors are left out.
-        """
+        """Return the best columns for each row of a table of new rows, by its label; unknown columns are left out."""
+        # Labels are matched by name: the table may have its columns in another order.
         counts = self._place_cells(table, np.arange(table.shape[0]), table.shape[0])
         ids, scores = self.recommend_each(counts, count, exclude_seen=exclude_seen)
         return {
@@ -156,7 +153,7 @@ class Recommender:
         where no column is left. `exclude_seen` needs `matrix`.
         """
         if exclude_seen and self.matrix is None:
-            raise ConfigError(NEEDS_MATRIX)
+            raise ConfigError(NEEDS_MATRIX, argument="matrix")
         if rows is None:
             return self.ranking.find_best(self.vectors.rows, count, seen=self._seen if exclude_seen else None)
 
@@ -209,21 +206,22 @@ class Recommender:
         Held-out cells whose row or column has no vector are ignored. Needs `matrix`.
         """
         if self.matrix is None:
-            raise ConfigError("matrix is needed to leave out the cells that were trained with: pass it")
+            raise ConfigError(
+                "matrix is needed to leave out the cells that were trained with: pass it", argument="matrix"
+            )
+        # Rows and columns without vectors cannot be ranked: they are left out of the measure.
         row_ids = np.array([self.vectors.vocabulary.ids.get(label, -1) for label in held_out.rows])
         table = self._place_cells(held_out, row_ids, self._seen.shape[0])
         return evaluate_ranking(self.score_rows, table, self._seen, k=k)
 
     def _place_cells(self, table: Matrix, row_ids: NDArray[np.int64], size: int) -> Any:
-        """Return the cells of another table, of shape (size, n_columns), with `row_ids` in place of its rows.
-
-        Cells of rows with the id -1, and of columns that have no vectors, are left out.
-        """
+        """Return the cells of another table, of shape (size, n_columns), with `row_ids` in place of its rows."""
         cells = scipy.sparse.coo_array(table.to_scipy())
         ids = self._columns.vocabulary.ids
         rows = row_ids[cells.coords[0]]
         columns = np.array([ids.get(label, -1) for label in table.columns])[cells.coords[1]]
 
+        # Rows with the id -1 and columns without vectors have no place.
         is_known = (rows >= 0) & (columns >= 0)
         shape = size, len(self._columns.vocabulary)
         return scipy.sparse.csr_array((cells.data[is_known], (rows[is_known], columns[is_known])), shape=shape)
@@ -258,7 +256,7 @@ class Recommender:
             if self.matrix is not None:
                 return self._seen[[row_id]]
             if is_needed:
-                raise ConfigError(NEEDS_MATRIX)
+                raise ConfigError(NEEDS_MATRIX, argument="matrix")
             return scipy.sparse.csr_array((1, size))
 
         row = row.to_dict() if hasattr(row, "to_dict") else row  # a Series of pandas
@@ -281,6 +279,7 @@ class Recommender:
         seen = counts.indices
         unit = self._column_vectors.unit_vectors
         cosines = unit[columns] @ unit[seen].T
+        # A stable order, so that equal cosines give the same reasons everywhere.
         order = np.argsort(-cosines, axis=1, kind="stable")[:, :REASONS]
         names = self._columns.vocabulary.tokens
         return [tuple(names[column] for column in seen[best]) for best in order]

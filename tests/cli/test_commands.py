@@ -20,16 +20,15 @@ from click.testing import CliRunner
 
 from swivel._version import __version__
 from swivel.cli import cli, main
+from swivel.cli.flags import name_flags
 from swivel.cli.main import next_look
-from swivel.cli.options import name_flags
 from swivel.cli.render import draw_demo, draw_facts, draw_neighbors, next_command
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.pipeline.demo import Demo
 from swivel.pipeline.train import train
 from swivel.runtime.progress_bars import format_rate
 from swivel.storage import read_manifest
 from swivel.training import executor as workers
-from swivel.training.backends import BackendConfig, create_backend
+from swivel.training.backends import BackendSettings, create_backend
 from swivel.training.checkpoint import CheckpointStore
 from swivel.vectors import Neighbor, Vectors, VectorTable
 
@@ -185,16 +184,16 @@ def test_settings_reach_their_stages(swivel: Run, text: Path, tmp_path: Path) ->
 def test_device_and_its_memory_reach_counting_and_training(
     swivel: Run, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[tuple[str, str | int | None]] = []
+    seen: list[tuple[str, int | None]] = []
 
-    def note(name: str, settings: Any, means: BackendConfig) -> Any:
-        seen.append((means.device, means.memory))
-        return create_backend(name, settings, means)
+    def note(name: str, settings: BackendSettings) -> Any:
+        seen.append((settings.device, settings.memory))
+        return create_backend(name, settings)
 
     monkeypatch.setattr(workers, "create_backend", note)
     flags = ["--device", "cpu", "--device-memory", "1GiB"]
     assert swivel("run", text, "-o", tmp_path / "work", *QUICK, *flags).status == 0
-    assert seen == [("cpu", "1GiB")]
+    assert seen == [("cpu", 1 << 30)]
     for stage in ("matrix", "vectors"):
         for settings in read_manifest(tmp_path / "work" / stage).config.values():
             assert "device_memory" not in settings, "what a job may use changes no result"
@@ -512,11 +511,13 @@ def test_rates_are_written_for_people() -> None:
 def test_demo_is_drawn_on_a_page(capsys: pytest.CaptureFixture[str]) -> None:
     near = [Neighbor("sun", 0.9), Neighbor("earth", 0.8)]
     sections = [("plurals", 3, 4), ("past", 0, 4)]
-    draw_demo(Demo(5, 12345, 9.6, {"moon": near}, {"man is to king as woman": "queen"}, sections))
+    answers = {"man is to king as woman": "queen"}
+    numbers = {"words": 5, "cells": 12345, "seconds": 9.6}
+    draw_demo({**numbers, "neighbors": {"moon": near}, "analogies": answers, "sections": sections})
     lines = capsys.readouterr().out.splitlines()
     assert "5 words, 12,345 observed cells: vectors in 10 seconds" in lines
-    assert "  moon  sun, earth" in lines
-    assert "  man is to king as woman is to queen" in lines
+    assert f"{'moon':>9}  sun, earth" in lines
+    assert f"{'man is to king as woman':>34} is to queen" in lines
     assert "         plurals  ###############.....   75% of 4" in lines
     assert "             all  ########............   38% of 8" in lines
 
@@ -545,26 +546,28 @@ def test_demo_leads_to_the_map_or_where_its_libraries_are_missing_to_neighbors(
 
 
 @pytest.mark.parametrize(
-    ("verb", "message", "expected"),
+    ("verb", "message", "arguments", "expected"),
     [
-        ("count", "left and right are both 0", "--left and --right are both 0"),
-        ("count", "work: finished already; pass overwrite=True", "work: finished already; pass --overwrite"),
-        ("nearest", "create the folder again with overwrite=True", "create the folder again with --overwrite"),
-        ("train", "pass a smaller memory, block_size or dim", "pass a smaller --memory, --block-size or --dim"),
-        ("train", "init has no column vectors", "--init has no column vectors"),
-        ("train", "next: swivel train new --init VECTORS -o out", None),
-        ("train", "omit dim, or train without init", "omit --dim, or train without --init"),
-        ("train", "pass backend='torch' or dtype='float32'", "pass --backend torch or --dtype float32"),
-        ("train", "these rows and columns are different things", None),
-        ("train", "ranks that torchrun starts need a folder", None),
-        ("import", "byte 3: a number without an end", None),
-        ("import", "pass a larger largest_basket, or a window", "pass a larger --largest-basket, or a --window"),
-        ("explore", "pass port=8708, or port=0", "pass --port 8708, or --port 0"),
-        ("explore", "pass the matrix that these vectors were trained on", None),
-        ("info", "/data/min_count/dim=3: no such folder", None),
+        ("count", "left and right are both 0", ("left", "right"), "--left and --right are both 0"),
+        ("count", "work: finished already; pass overwrite=True", (), "work: finished already; pass --overwrite"),
+        ("nearest", "create the folder again with overwrite=True", (), "create the folder again with --overwrite"),
+        ("train", "lower block_size or dim", ("block_size", "dim"), "lower --block-size or --dim"),
+        ("train", "init has no column vectors", ("init",), "--init has no column vectors"),
+        ("train", "next: swivel train new --init VECTORS -o out", ("init",), None),
+        ("train", "pass out", ("out",), "pass --output"),
+        ("train", "pass backend='torch' or dtype='float32'", (), "pass --backend torch or --dtype float32"),
+        ("train", "these rows and columns are different things", (), None),
+        ("train", "min_count: no such folder", (), None),
+        ("import", "byte 3: a number without an end", (), None),
+        ("explore", "pass port=8708, or port=0", (), "pass --port 8708, or --port 0"),
+        ("explore", "pass the matrix that these vectors were trained on", (), None),
+        ("info", "/data/min_count/dim=3: no such folder", (), None),
+        ("info", "/data/dim.txt, 'dim' and dim-3 in dim/3", ("dim",), None),
     ],
 )
-def test_messages_name_flags_instead_of_python_arguments(verb: str, message: str, expected: str | None) -> None:
+def test_messages_name_flags_instead_of_python_arguments(
+    verb: str, message: str, arguments: tuple[str, ...], expected: str | None
+) -> None:
     command = cli.get_command(click.Context(cli), verb)
     assert command is not None
-    assert name_flags(message, command) == (message if expected is None else expected)
+    assert name_flags(message, arguments, command) == (message if expected is None else expected)

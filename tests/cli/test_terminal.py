@@ -19,12 +19,11 @@ from click.testing import CliRunner
 
 from message_recorder import MessageRecorder
 from swivel.cli import cli, terminal
-from swivel.cli.compare import draw_comparison
+from swivel.cli.flags import StrictNumber
 from swivel.cli.main import COMMANDS
-from swivel.cli.options import StrictNumber
-from swivel.cli.progress_bars import CommandProgress
 from swivel.cli.render import align_table, draw_facts, draw_neighbors, next_command
-from swivel.cli.terminal import quote
+from swivel.cli.terminal import CommandProgress, quote
+from swivel.cli.vector_tools import draw_comparison
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import SwivelWarning
 from swivel.runtime.control_characters import escape_controls
@@ -234,7 +233,7 @@ def test_numbers_of_all_commands_are_plain_digits() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["nearest", "v", "a", "-n", "1_0"], ["train", "m", "-o", "o", "--share", "0.1_5"]]
+    "arguments", [["nearest", "v", "a", "-n", "1_0"], ["train", "m", "-o", "o", "--zeros-share", "0.1_5"]]
 )
 def test_underscores_in_numbers_are_refused(arguments: list[str]) -> None:
     done = CliRunner().invoke(cli, arguments)

@@ -16,7 +16,8 @@ from fuzz.tokenizer_reference import split_units
 from message_recorder import MessageRecorder
 from swivel.cli.main import cli
 from swivel.config import CorpusConfig
-from swivel.corpus import encode_corpus, joined_corpus
+from swivel.corpus import joined_corpus
+from swivel.corpus.encoded_corpus import encode_corpus
 from swivel.corpus.text_numbers import TextNumbering
 from swivel.corpus.vocabulary import BREAK, Vocabulary
 from swivel.errors import ConfigError, FolderExists, SwivelError

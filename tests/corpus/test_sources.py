@@ -19,8 +19,8 @@ import pytest
 import zstandard
 
 from swivel.config import CorpusConfig
-from swivel.corpus import encode_corpus, fingerprint_sources, list_files
-from swivel.corpus.encoded_corpus import EncodedCorpus
+from swivel.corpus import fingerprint_sources, list_files
+from swivel.corpus.encoded_corpus import EncodedCorpus, encode_corpus
 from swivel.corpus.streams import TextBlock, open_streams
 from swivel.errors import ConfigError, CorpusError, FolderExists, MissingExtra
 from swivel.pipeline.count import count as matrix_of

@@ -1,13 +1,17 @@
 """Selection, order, lookup and storage of vocabularies."""
 
+import os
+import threading
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from swivel.config import VocabularyConfig
-from swivel.corpus.vocabulary import Vocabulary, choose_tokens, escape, from_list, unescape
-from swivel.errors import UnknownToken, VocabularyError
+from swivel.corpus.vocabulary import Vocabulary, choose_tokens, escape, from_list, read_tokens, unescape
+from swivel.errors import ConfigError, MemoryBudgetError, UnknownToken, VocabularyError
 
 ALL = VocabularyConfig(min_count=1, max_size=None)
 
@@ -134,3 +138,26 @@ def test_a_malformed_text_is_refused(text: str, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("swivel.corpus.vocabulary._LONG_TEXT", 1)
     with pytest.raises(VocabularyError, match=r"line \d: expected a token, a tab and a count"):
         _ = Vocabulary.from_text(text).tokens
+
+
+def test_a_list_of_tokens_may_have_any_line_ends_and_be_a_pipe(tmp_path: Path) -> None:
+    for end in ("\n", "\r", "\r\n"):
+        (tmp_path / "words").write_text(f"\ufefftea\t3{end}milk\\t{end}{end}", newline="")
+        assert read_tokens(tmp_path / "words") == ("tea", "milk\t")
+
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_text, args=("tea\nmilk\n",))
+    writer.start()
+    assert read_tokens(tmp_path / "pipe") == ("tea", "milk")
+    writer.join()
+
+
+def test_a_list_of_tokens_without_an_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="/dev/zero: a device, not a list of tokens"):
+        read_tokens(Path("/dev/zero"))
+
+    monkeypatch.setattr("swivel.runtime.estimates.free_memory", lambda: 1 << 20)
+    monkeypatch.setattr("swivel.corpus.vocabulary._LINES_PER_CHECK", 10_000)
+    (tmp_path / "words").write_text("x\n" * 30_000)
+    with pytest.raises(MemoryBudgetError, match=r"words: a list of 10,000 tokens or more needs about 1.9 MiB"):
+        read_tokens(tmp_path / "words")

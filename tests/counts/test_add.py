@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -266,3 +267,15 @@ def test_the_command_adds_folders(tmp_path: Path) -> None:
     total = swivel.open_matrix(tmp_path / "sum")
     assert f"{total.shape[0]:,} x {total.shape[1]:,}, {total.cell_count:,} cells observed" in done.output
     assert total.total == sum(swivel.open_matrix(folder).total for folder in folders)
+
+
+def test_labels_beyond_memory_are_refused_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = (make_matrix(tmp_path / name, {("a", "x"): 1, ("b", "x"): 2}) for name in ("one", "other"))
+    monkeypatch.setattr("swivel.counts.matrix_sum.check_memory", partial(refuse_memory, 1_000))
+    with pytest.raises(MemoryBudgetError, match="adding matrices with 6 labels needs 1,800 bytes"):
+        add(one, other, out=tmp_path / "sum")
+
+
+def refuse_memory(free: int, what: str, memory_bytes: int) -> None:
+    if memory_bytes > free:
+        raise MemoryBudgetError(f"{what} needs {memory_bytes:,} bytes")

@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from stored import folder_of
-from swivel import storage
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix
 from swivel.counts import block_layout as matrix_layout
 from swivel.counts.block_layout import Layout, block_count_for, block_length, choose_layout
 from swivel.counts.matrix_folder import MatrixFolder
-from swivel.errors import CountsError, DamagedFolder, StorageError, UnfinishedFolder, UnknownToken
+from swivel.errors import CountsError, DamagedFolder, MemoryBudgetError, StorageError, UnfinishedFolder, UnknownToken
 from swivel.storage import seal, unseal
 
 
@@ -51,7 +50,7 @@ def build(
 
 @pytest.fixture(autouse=True)
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "flush", lambda path: None)
+    monkeypatch.setattr("swivel.storage.files.flush", lambda path: None)
 
 
 @pytest.fixture
@@ -95,7 +94,7 @@ def test_positions_and_keys_are_each_others_inverse() -> None:
     rows, columns = (ids.ravel() for ids in np.indices((23, 31)))
     keys = layout.keys(rows, columns)
     assert len(set(keys.tolist())) == rows.size
-    back = layout.find_cells((keys >> np.uint64(32)).astype(np.int64), keys.astype(np.uint32))
+    back = layout.find_cells(*layout.split_keys(keys))
     assert np.array_equal(back[0], rows) and np.array_equal(back[1], columns)
 
 
@@ -248,6 +247,15 @@ def test_to_scipy_is_a_sparse_matrix_of_float64(tmp_path: Path) -> None:
     assert isinstance(sparse, scipy.sparse.csr_matrix)
     assert sparse.dtype == np.float64
     assert np.array_equal(sparse.toarray(), make_dense(5, 6) / 4)
+
+
+def test_a_scipy_matrix_beyond_memory_is_refused_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix = build(tmp_path / "m", make_dense(5, 6))
+    monkeypatch.setattr("swivel.runtime.estimates.free_memory", lambda: 100)
+    with pytest.raises(
+        MemoryBudgetError, match="m: a SciPy matrix of it needs about 720 B of memory, but 100 B are free"
+    ):
+        matrix.to_scipy()
 
 
 def test_damaged_files_are_named(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_jobs_run_in_processes_of_their_own_and_their_memory_is_measured(tmp_pat
     )
     threads, process = (tmp_path / "300").read_text().split()
     assert (threads, int(process) != os.getpid()) == ("3", True)
-    assert small.seconds is not None and 0 < small.seconds < 60
+    assert small.seconds is not None and 0 <= small.seconds < 60  # rounded
     if sys.platform == "linux":
         assert small.peak_bytes is not None and large.peak_bytes is not None
         assert 250 << 20 < large.peak_bytes - small.peak_bytes < 350 << 20

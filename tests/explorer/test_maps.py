@@ -29,6 +29,7 @@ from swivel.explorer.maps import Map, MapMaker, cache_folder, compute_in_process
 from swivel.explorer.models import View
 from swivel.explorer.word_map import WordMap, make_map
 from swivel.reports.plots import plot_map
+from swivel.runtime.child_process import SentProgress
 from swivel.vectors import Vectors, VectorTable, projection, umap_kernels
 from swivel.vectors.projection import Show, fit_to_frame, reduce_vectors, take_plane, weigh_labels
 from swivel.vectors.search import Floats
@@ -164,15 +165,20 @@ def test_without_processes_the_map_is_computed_here(monkeypatch: pytest.MonkeyPa
     assert compute_in_process(np.ones((3, 2), np.float32), ignore).tolist() == [[1, 1]] * 3
 
 
-def test_drafts_are_messages_and_text_is_not_a_draft(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_epoch_can_be_sent_as_a_draft(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "nice", lambda _: 0)
     monkeypatch.setattr(maps, "_DRAFT_SECONDS", 0.0)
     drafts: list[Floats] = []
-    receiver = maps._DraftReceiver(lambda draft: drafts.append(draft.copy()))
-    receiver.message("a warning")
+
+    class Recorder(SentProgress):
+        def __init__(self) -> None:
+            pass
+
+        def send(self, value: Floats) -> None:
+            drafts.append(value.copy())
 
     components = reduce_vectors(make_vectors(columns=False).unit_vectors)
-    points = maps.send_umap(components, progress=receiver)
+    points = maps.send_umap(components, progress=Recorder())
     assert len(drafts) == projection.SMALL_MAP_EPOCHS
     assert np.array_equal(drafts[-1], points)
 

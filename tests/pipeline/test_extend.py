@@ -312,7 +312,7 @@ def test_steps_do_not_change_the_vectors_and_the_first_predicts_the_time(
 
 
 def forget_counting(folder: Path, target: Path) -> Path:
-    """Return a copy of a folder without the record of its counting, as older versions wrote it."""
+    """Return a copy of a folder without the record of its counting, as if its matrix was imported."""
     shutil.copytree(folder, target)
     manifest = unseal((target / MANIFEST).read_bytes())
     del manifest["facts"]["counted_with"]
@@ -320,27 +320,39 @@ def forget_counting(folder: Path, target: Path) -> Path:
     return target
 
 
-@pytest.mark.parametrize("recipe", ["fast", "default"])
-def test_counting_of_an_older_folder_is_inferred_from_its_columns(
-    recipe: str, folders: dict[str, Path], extended: dict[str, Vectors], tmp_path: Path
+def test_a_folder_without_a_record_of_its_counting_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="imported: no record of how its text was counted; pass what swivel run"):
+        extend(forget_counting(folders["fast"], tmp_path / "imported"), NEW_TEXT)
+
+
+@pytest.mark.parametrize(
+    ("setting", "recorded"),
+    [
+        ({"tokenizer": "whitespace"}, "words"),
+        ({"lowercase": False}, True),
+        ({"keep_underscores": True}, False),
+        ({"unit": "sentence"}, "line"),
+        ({"phrases": "npmi"}, "none"),
+        ({"phrase_passes": 2}, 1),
+        ({"window": 3}, 10),
+        ({"weight": "uniform"}, "harmonic"),
+        ({"oov": "gap"}, "drop"),
+    ],
+)
+def test_settings_that_give_other_counts_are_refused(
+    setting: dict[str, Any], recorded: object, folders: dict[str, Path]
 ) -> None:
-    older, progress = forget_counting(folders[recipe], tmp_path / "older"), MessageRecorder()
-    vectors = extend(older, NEW_TEXT, tmp_path / "out", options=RunOptions(progress=progress))
-    assert vectors.vectors.tobytes() == extended[recipe].vectors.tobytes()
-    assert "has no record of how its text was counted; " in progress.lines[0]
-    assert "window 10 and 10, weight harmonic, unit line" in progress.lines[0]
-    assert read_manifest(tmp_path / "out").config["count"]["window"] == 10
+    (name,) = setting
+    with pytest.raises(
+        ConfigError, match=rf"{name} must be {recorded!r} as in the training of .*; omit {name}"
+    ) as caught:
+        extend(folders["fast"], NEW_TEXT, **setting)
+    assert caught.value.arguments == (name,)
 
 
-def test_older_folder_accepts_settings(folders: dict[str, Path], tmp_path: Path) -> None:
-    older = forget_counting(folders["fast"], tmp_path / "older")
-    assert not np.array_equal(extend(older, NEW_TEXT, window=3)["teal"], extend(older, NEW_TEXT)["teal"])
-
-
-def test_older_folder_with_other_columns_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
-    older = forget_counting(folders["default"], tmp_path / "older")
-    with pytest.raises(ConfigError, match=r"the column names 'left 1:.* pass window, near and columns of the training"):
-        extend(older, NEW_TEXT, window=5)
+def test_the_file_of_new_text_may_have_another_encoding(folders: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "latin").write_bytes("\n".join(["caf\xe9 red", "caf\xe9 blue"] * 5).encode("latin-1"))
+    assert "caf\xe9" in extend(folders["fast"], tmp_path / "latin", encoding="latin-1")
 
 
 def test_settings_that_differ_from_the_training_are_rejected(folders: dict[str, Path]) -> None:

@@ -289,7 +289,7 @@ def test_matrix_beside_the_vectors_is_used_and_without_it_the_flags_are_named(fo
     named = call("recommend", str(folders / "vectors"), "r0", "--matrix", str(folders / "matrix"))
     assert call("recommend", str(folders / "vectors"), "r0") == named
     shutil.copytree(folders / "vectors", tmp_path / "vectors")
-    with pytest.raises(ConfigError, match="pass matrix, or with_seen=True"):  # which are flags
+    with pytest.raises(ConfigError, match="pass --matrix, or --with-seen"):
         call("recommend", str(tmp_path / "vectors"), "r0")
     assert call("recommend", str(tmp_path / "vectors"), "r0", "--with-seen")["r0"]
 
@@ -297,7 +297,7 @@ def test_matrix_beside_the_vectors_is_used_and_without_it_the_flags_are_named(fo
     cells = open_matrix(folders / "matrix").to_scipy() * 2
     labels = open_matrix(folders / "matrix")
     swivel.import_counts(cells, tmp_path / "matrix", row_labels=labels.rows.tokens, column_labels=labels.columns.tokens)
-    with pytest.raises(ConfigError, match="pass matrix, or with_seen=True"):
+    with pytest.raises(ConfigError, match="pass --matrix, or --with-seen"):
         call("recommend", str(tmp_path / "vectors"), "r0")
 
 

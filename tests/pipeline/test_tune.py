@@ -17,7 +17,7 @@ from swivel.cli import cli
 from swivel.errors import ConfigError, FolderExists
 from swivel.estimator import SwivelEmbedding
 from swivel.pipeline import tune
-from swivel.pipeline.sparse_fit import fit_sparse
+from swivel.pipeline.train import fit_sparse
 from swivel.pipeline.tune import TUNING, Trial, Tuning
 from swivel.recommender import Recommender
 from swivel.runtime.options import RunOptions
@@ -192,7 +192,7 @@ def test_another_unfinished_run_is_refused_before_the_search(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("swivel.pipeline.train_job.finish_vectors", interrupt)
+        patched.setattr("swivel.pipeline.train_job.combine_sides", interrupt)
         patched.setattr("swivel.training.checkpoint.CheckpointStore.is_due", lambda self: True)
         with pytest.raises(KeyboardInterrupt):
             swivel.train(table, tmp_path, dim=4, epochs=3, backend="cpu", dtype="float32")

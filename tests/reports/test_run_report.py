@@ -18,7 +18,7 @@ import swivel
 from message_recorder import MessageRecorder
 from stored import folder_of
 from swivel.cli import cli
-from swivel.cli.progress_bars import LogLines
+from swivel.cli.terminal import LogLines
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix
 from swivel.errors import ConfigError

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from swivel.runtime.turns import short_turns, take_short_turns
+from swivel.runtime.parallel import short_turns, take_short_turns
 
 
 @pytest.fixture(autouse=True)

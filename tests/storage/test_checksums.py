@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from swivel.errors import DamagedFolder
-from swivel.storage import MANIFEST, checksums, create_folder, open_folder, seal, unseal
+from swivel.storage import MANIFEST, checksums, create_folder, open_folder
 from swivel.storage.checksums import digest_array, digest_file
 
 PIECE = 1000
@@ -55,14 +55,6 @@ def test_pieces_have_16_mib(monkeypatch: pytest.MonkeyPatch) -> None:
     assert digest_array(np.frombuffer(data[:-1], np.uint8)) == hashlib.sha256(data[:-1]).hexdigest()
 
 
-def test_a_checksum_without_pieces_is_compared_with_one_of_its_kind(tmp_path: Path) -> None:
-    data = make_bytes(3 * PIECE)
-    whole = hashlib.sha256(data).hexdigest()
-    (tmp_path / "file").write_bytes(data)
-    assert digest_file(tmp_path / "file", like=whole) == whole
-    assert digest_array(np.frombuffer(data, np.uint8), like=whole) == whole
-
-
 def test_an_array_of_any_layout_has_the_checksum_of_its_values() -> None:
     values = np.arange(800, dtype=np.float32).reshape(20, 40)
     assert digest_array(values.T) == digest_array(np.ascontiguousarray(values.T)) != digest_array(values)
@@ -74,16 +66,11 @@ def write_folder(path: Path) -> None:
         folder.finish(config={}, inputs={}, facts={})
 
 
-@pytest.mark.parametrize("is_old", [False, True])
-def test_damage_is_found_by_checksums_of_either_kind(is_old: bool, tmp_path: Path) -> None:
+def test_damage_is_found_by_checksums_of_pieces(tmp_path: Path) -> None:
     write_folder(tmp_path / "folder")
     file = tmp_path / "folder/numbers.npy"
-    if is_old:
-        fields = unseal((tmp_path / "folder" / MANIFEST).read_bytes())
-        fields["parts"]["numbers.npy"]["sha256"] = hashlib.sha256(file.read_bytes()).hexdigest()
-        (tmp_path / "folder" / MANIFEST).write_bytes(seal(fields))
     recorded = json.loads((tmp_path / "folder" / MANIFEST).read_text())["parts"]["numbers.npy"]["sha256"]
-    assert recorded.startswith("16MiB:") != is_old
+    assert recorded.startswith("16MiB:")
     open_folder(tmp_path / "folder", "example").verify()
 
     data = bytearray(file.read_bytes())

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from swivel import storage
 from swivel.config import TrainConfig
 from swivel.errors import DamagedFolder, FolderExists, StorageError, UnfinishedFolder
 from swivel.runtime.options import RunOptions
@@ -26,6 +25,7 @@ from swivel.storage import (
     ArrayAppender,
     create_array,
     create_folder,
+    files,
     fingerprint,
     flush,
     open_array,
@@ -177,7 +177,7 @@ def test_failed_block_leaves_no_lock_and_no_part(tmp_path: Path, monkeypatch: py
 
     with pytest.raises(KeyboardInterrupt), create_folder(tmp_path, "example") as folder:
         folder.write_array("whole.npy", np.arange(3))
-        monkeypatch.setattr(storage, "flush", interrupt)
+        monkeypatch.setattr(files, "flush", interrupt)
         folder.write_array("half.npy", np.arange(3))
     assert names(tmp_path) == []
 
@@ -199,14 +199,14 @@ def test_failed_block_removes_an_empty_folder_only_if_it_is_new(tmp_path: Path) 
 def test_folder_is_incomplete_if_its_manifest_cannot_be_flushed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = storage.flush
+    real = files.flush
 
     def fail(path: Path) -> None:
         if (path / MANIFEST).exists():
             raise OSError(5, "Input/output error", str(path))
         real(path)
 
-    monkeypatch.setattr(storage, "flush", fail)
+    monkeypatch.setattr(files, "flush", fail)
     with (
         pytest.raises(StorageError, match="Input/output error"),
         create_folder(tmp_path / "new", "example") as folder,
@@ -222,7 +222,7 @@ def test_failed_write_leaves_the_old_file_and_no_temporary_one(tmp_path: Path, m
     def fail(path: Path) -> None:
         raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr(storage, "flush", fail)
+    monkeypatch.setattr(files, "flush", fail)
     with pytest.raises(StorageError, match=r"file: No space left on device"):
         write_file(tmp_path / "file", b"new")
     assert (tmp_path / "file").read_bytes() == b"old"
@@ -270,7 +270,7 @@ def test_a_failed_flush_of_a_folder_is_an_error_unless_it_is_unsupported(
 
 def test_manifest_is_written_after_every_part_is_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flushed: list[str] = []
-    monkeypatch.setattr(storage, "flush", lambda path: flushed.append(re.sub(r"\.[\w-]+\.part$", ".part", path.name)))
+    monkeypatch.setattr(files, "flush", lambda path: flushed.append(re.sub(r"\.[\w-]+\.part$", ".part", path.name)))
     make_folder(tmp_path / "new")
     assert flushed == ["numbers.npy.part", "words.txt.part", "new", "manifest.json.part", "new"]
 

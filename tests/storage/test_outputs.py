@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from swivel import storage
 from swivel.errors import FolderExists, StorageError
-from swivel.storage import build_folder, create_file, place_folder, write_arrays
+from swivel.storage import build_folder, create_file, files, place_folder, write_arrays
 
 
 def test_a_file_is_renamed_when_the_block_ends(tmp_path: Path) -> None:
@@ -60,7 +59,7 @@ def test_a_failed_block_removes_the_folder_and_a_folder_with_other_files_is_refu
     def fail(path: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(storage, "flush", fail)
+    monkeypatch.setattr(files, "flush", fail)
     with pytest.raises(StorageError, match="No space left on device"), build_folder(tmp_path / "new"):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]

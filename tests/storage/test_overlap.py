@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import NoReturn
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -17,7 +18,7 @@ from swivel.errors import ConfigError, StorageError
 from swivel.storage import create_folder, write_file
 from swivel.storage.overlap import is_own_file, is_own_folder, refuse_overlap
 from swivel.storage.temporary import scratch_folder
-from swivel.training.checkpoint import CheckpointStore
+from swivel.training.checkpoint import CheckpointStore, TrainingState
 
 QUICK = ["--dim", "4", "--epochs", "1", "--backend", "cpu", "--dtype", "float32", "--quiet"]
 
@@ -32,7 +33,7 @@ def make_result(folder: Path) -> Path:
 def test_result_folders_are_recognized_finished_or_not(tmp_path: Path) -> None:
     assert is_own_folder(make_result(tmp_path / "finished"))
 
-    CheckpointStore(tmp_path / "training", "run").save_plan({})
+    CheckpointStore(tmp_path / "training", {}).save(TrainingState(), np.zeros((1, 1), np.bool_), {}, {})
     assert is_own_folder(tmp_path / "training")
 
     with scratch_folder(tmp_path / "counting") as scratch:
@@ -40,7 +41,7 @@ def test_result_folders_are_recognized_finished_or_not(tmp_path: Path) -> None:
         assert is_own_folder(scratch)
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "plan.json", "lock", "report.html", "scratch-notes"])
+@pytest.mark.parametrize("name", ["manifest.json", "lock", "report.html", "scratch-notes"])
 def test_files_of_other_tools_are_not_taken_for_results(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text('{"name": "a web page", "version": 2}')
     assert not is_own_folder(tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -10,15 +9,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from swivel.errors import FolderLocked, StorageError
-from swivel.runtime.progress import SilentProgress
-from swivel.storage import FolderLock, fingerprint, seal, unseal
+from message_recorder import MessageRecorder
+from swivel.errors import FolderExists, FolderLocked
+from swivel.storage import FolderLock, seal, unseal
 from swivel.training.checkpoint import (
-    PLAN,
     SLOTS,
     Checkpoint,
     CheckpointStore,
     TrainingState,
+    refuse_other_run,
     remove_checkpoints,
     saved_bytes,
     sweep_checkpoints,
@@ -30,40 +29,31 @@ def make_arrays(value: float) -> dict[str, NDArray[np.float32]]:
     return {"rows": np.full((3, 2), value, np.float32), "columns": np.full((4, 2), -value, np.float32)}
 
 
+RUN, OTHER = {"matrix": "a"}, {"matrix": "b"}
 DONE = np.array([[True, False], [False, True], [True, True]])
 
 
-class Messages(SilentProgress):
-    """Records messages."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def message(self, line: str) -> None:
-        self.lines.append(line)
-
-
-def load(folder: Path, identity: str = "run", blocks: tuple[int, ...] | None = None) -> tuple[Checkpoint | None, str]:
+def load(
+    folder: Path, run: dict[str, str] = RUN, blocks: tuple[int, ...] | None = None
+) -> tuple[Checkpoint | None, str]:
     """Return the checkpoint that is found, and the message about those that were skipped."""
-    messages = Messages()
-    found = CheckpointStore(folder, identity, progress=messages).load(blocks)
+    messages = MessageRecorder()
+    found = CheckpointStore(folder, run, progress=messages).load(blocks)
     return found, "".join(messages.lines)
 
 
-def find_plan(folder: Path, identity: str = "run") -> tuple[dict[str, object] | None, str]:
-    messages = Messages()
-    plan = CheckpointStore(folder, identity, progress=messages).find_plan()
-    return plan, "".join(messages.lines)
+def find_plan(folder: Path) -> dict[str, object] | None:
+    return CheckpointStore(folder, RUN).find_plan()
 
 
-def save(folder: Path, identity: str, state: TrainingState, arrays: dict[str, NDArray[np.float32]]) -> None:
-    following = CheckpointStore(folder, identity).save(state, DONE, arrays, {"epochs": 9})
+def save(folder: Path, run: dict[str, str], state: TrainingState, arrays: dict[str, NDArray[np.float32]]) -> None:
+    following = CheckpointStore(folder, run).save(state, DONE, arrays, {"epochs": 9})
     assert following.saved == state.saved + 1
 
 
 def save_two(folder: Path) -> None:
     for saved in (0, 1):
-        save(folder, "run", TrainingState(epochs=saved, saved=saved), make_arrays(saved))
+        save(folder, RUN, TrainingState(epochs=saved, saved=saved), make_arrays(saved))
 
 
 def value_of(folder: Path) -> float | None:
@@ -74,20 +64,20 @@ def value_of(folder: Path) -> float | None:
 def test_loaded_checkpoint_equals_the_saved_one(tmp_path: Path) -> None:
     state = TrainingState(2, 5, Loss(1.5, 2, 0.1, 7), (Loss(9, 1, 1 / 3, 4), Loss(8, 1, 2, 4)), 12.5)
     arrays = {"rows": np.random.default_rng(1).normal(size=(5, 3)).astype(np.float32)}
-    save(tmp_path, "run", state, arrays)
+    save(tmp_path, RUN, state, arrays)
     found, message = load(tmp_path)
 
     assert found is not None
     assert message == ""
-    assert find_plan(tmp_path) == ({"epochs": 9}, "")
+    assert find_plan(tmp_path) == {"epochs": 9}
     assert found[0] == state
     assert found[1].tolist() == DONE.tolist()
     assert {name: array.tobytes() for name, array in found[2].items()} == {"rows": arrays["rows"].tobytes()}
 
 
 def test_checkpoint_with_other_blocks_is_skipped_with_a_message(tmp_path: Path) -> None:
-    save(tmp_path, "run", TrainingState(saved=0), make_arrays(0))
-    CheckpointStore(tmp_path, "run").save(TrainingState(saved=1), np.zeros((9, 9), np.bool_), make_arrays(1), {})
+    save(tmp_path, RUN, TrainingState(saved=0), make_arrays(0))
+    CheckpointStore(tmp_path, RUN).save(TrainingState(saved=1), np.zeros((9, 9), np.bool_), make_arrays(1), {})
     found, message = load(tmp_path, blocks=DONE.shape)
     assert found is not None
     assert found[0].saved == 0
@@ -96,12 +86,12 @@ def test_checkpoint_with_other_blocks_is_skipped_with_a_message(tmp_path: Path) 
 
 def test_new_folder_has_no_checkpoint_and_no_plan(tmp_path: Path) -> None:
     assert load(tmp_path / "new") == (None, "")
-    assert find_plan(tmp_path / "new") == (None, "")
+    assert find_plan(tmp_path / "new") is None
 
 
 def test_newest_checkpoint_is_used(tmp_path: Path) -> None:
     for saved in range(5):
-        save(tmp_path, "run", TrainingState(saved=saved), make_arrays(saved))
+        save(tmp_path, RUN, TrainingState(saved=saved), make_arrays(saved))
         assert value_of(tmp_path) == saved
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(SLOTS)
 
@@ -141,34 +131,27 @@ def test_two_damaged_checkpoints_are_reported(tmp_path: Path) -> None:
     assert re.fullmatch(rf"\S+-1/rows\.npy: 0 bytes, .*; \S+-2/rows\.npy: .*: {outcome}", message)
 
 
-def test_every_changed_byte_of_a_manifest_or_a_plan_is_detected(tmp_path: Path) -> None:
+def test_every_changed_byte_of_a_manifest_is_detected(tmp_path: Path) -> None:
     save_two(tmp_path)
-    CheckpointStore(tmp_path, "run").save_plan({"epochs": 3})
-    manifest, plan = tmp_path / SLOTS[1] / "manifest.json", tmp_path / PLAN
-
-    for file in (manifest, plan):
-        data = file.read_bytes()
-        for place in range(0, len(data) - 4, 7):  # The last four are brackets and line ends.
-            file.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
-            if file is plan:
-                assert find_plan(tmp_path)[0] == {"epochs": 9}, place  # that of the checkpoint
-            else:
-                assert value_of(tmp_path) == 0, place
-        file.write_bytes(data)
+    manifest = tmp_path / SLOTS[1] / "manifest.json"
+    data = manifest.read_bytes()
+    for place in range(0, len(data) - 4, 7):  # The last four are brackets and line ends.
+        manifest.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        assert value_of(tmp_path) == 0, place
 
 
 def test_error_while_writing_keeps_the_older_checkpoint(tmp_path: Path) -> None:
     save_two(tmp_path)
     broken = {**make_arrays(2), "columns": np.array([object()])}
     with pytest.raises(ValueError, match="Python objects"):
-        save(tmp_path, "run", TrainingState(saved=2), broken)
+        save(tmp_path, RUN, TrainingState(saved=2), broken)
     assert value_of(tmp_path) == 1
 
 
 def test_checkpoints_of_another_run_are_ignored(tmp_path: Path) -> None:
     save_two(tmp_path)
-    assert load(tmp_path, "another") == (None, "")
-    save(tmp_path, "another", TrainingState(saved=0), make_arrays(7))
+    assert load(tmp_path, OTHER) == (None, "")
+    save(tmp_path, OTHER, TrainingState(saved=0), make_arrays(7))
     assert value_of(tmp_path) == 1
 
 
@@ -177,72 +160,55 @@ def test_slot_that_another_process_writes_is_rejected(tmp_path: Path) -> None:
     lock = FolderLock(tmp_path / SLOTS[0])
     lock.acquire()
     with pytest.raises(FolderLocked):
-        save(tmp_path, "run", TrainingState(saved=2), make_arrays(2))
+        save(tmp_path, RUN, TrainingState(saved=2), make_arrays(2))
     lock.release()
-
-
-def test_plan_is_loaded_for_its_own_run_only(tmp_path: Path) -> None:
-    CheckpointStore(tmp_path, "run").save_plan({"epochs": 3, "backend": "cpu"})
-    assert find_plan(tmp_path) == ({"epochs": 3, "backend": "cpu"}, "")
-    assert find_plan(tmp_path, "another") == (None, "")
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"identity": "run"}', '{"identity": "run", "plan": 5}', "\xff"])
-def test_damaged_plan_is_reported(tmp_path: Path, text: str) -> None:
-    (tmp_path / PLAN).write_bytes(text.encode("latin-1"))
-    plan, message = find_plan(tmp_path)
-    assert plan is None
-    assert re.search(r"plan\.json: not a plan .*training starts from the beginning", message, re.DOTALL)
-
-
-def test_unreadable_plan_raises_one_clear_line(tmp_path: Path) -> None:
-    (tmp_path / PLAN).mkdir()
-    with pytest.raises(StorageError, match=r"plan\.json: Is a directory"):
-        find_plan(tmp_path)
-
-
-def test_plan_is_plain_json(tmp_path: Path) -> None:
-    CheckpointStore(tmp_path, "run").save_plan({"epochs": 3})
-    fields = json.loads((tmp_path / PLAN).read_text())
-    assert len(fields.pop("checksum")) == 64
-    assert fields == {"identity": "run", "plan": {"epochs": 3}}
 
 
 def test_removing_checkpoints_keeps_other_files(tmp_path: Path) -> None:
     save_two(tmp_path)
-    CheckpointStore(tmp_path, "run").save_plan({})
     (tmp_path / "notes.txt").write_text("mine")
     remove_checkpoints(tmp_path)
     remove_checkpoints(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
+def test_folders_of_other_tools_are_no_checkpoints(tmp_path: Path) -> None:
+    model = tmp_path / SLOTS[0] / "pytorch_model.bin"
+    model.parent.mkdir()
+    model.write_bytes(b"mine")
+    save(tmp_path, RUN, TrainingState(saved=1), make_arrays(1))
+    remove_checkpoints(tmp_path)
+    sweep_checkpoints(tmp_path, RUN)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [model]
+    with pytest.raises(FolderExists, match=r"checkpoint-1: is not a checkpoint that Swivel wrote; choose another"):
+        refuse_other_run(tmp_path, RUN)
+
+
 def test_only_the_checkpoints_of_the_finished_run_are_swept(tmp_path: Path) -> None:
-    finished, other = {"matrix": "a"}, {"matrix": "b"}
-    save(tmp_path, fingerprint(finished), TrainingState(), {"rows": np.ones((2, 2), np.float32)})
-    CheckpointStore(tmp_path, fingerprint(finished)).save_plan({"epochs": 3})
-    sweep_checkpoints(tmp_path, other)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-1", PLAN]
-    sweep_checkpoints(tmp_path, finished)
-    sweep_checkpoints(tmp_path, finished)
+    save(tmp_path, RUN, TrainingState(), {"rows": np.ones((2, 2), np.float32)})
+    sweep_checkpoints(tmp_path, OTHER)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-1"]
+    sweep_checkpoints(tmp_path, RUN)
+    sweep_checkpoints(tmp_path, RUN)
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("has_manifest", [True, False])
 def test_a_checkpoint_that_could_not_be_removed_is_swept_by_the_next_call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, has_manifest: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finished = {"matrix": "a"}
-    save(tmp_path, fingerprint(finished), TrainingState(), {"rows": np.ones((2, 2), np.float32)})
-    CheckpointStore(tmp_path, fingerprint(finished)).save_plan({"epochs": 3})
+    save(tmp_path, RUN, TrainingState(), {"rows": np.ones((2, 2), np.float32)})
     with monkeypatch.context() as failing:
         failing.setattr("swivel.storage.temporary.shutil.rmtree", lambda *_, **__: None)
         remove_checkpoints(tmp_path)
     assert (tmp_path / SLOTS[0]).exists()
-    sweep_checkpoints(tmp_path, finished)
+    if not has_manifest:
+        (tmp_path / SLOTS[0] / "manifest.json").unlink()
+    sweep_checkpoints(tmp_path, RUN)
     assert not list(tmp_path.iterdir())
 
 
 def test_saved_bytes_is_the_size_of_the_checkpoints(tmp_path: Path) -> None:
     assert saved_bytes(tmp_path) == 0
-    save(tmp_path, "run", TrainingState(), {"rows": np.ones((30, 20), np.float32)})
+    save(tmp_path, RUN, TrainingState(), {"rows": np.ones((30, 20), np.float32)})
     assert saved_bytes(tmp_path) >= 30 * 20 * 4

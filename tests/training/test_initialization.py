@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +22,6 @@ from swivel.pipeline.count import count
 from swivel.pipeline.run import run
 from swivel.pipeline.train import train
 from swivel.runtime.options import RunOptions
-from swivel.runtime.progress import SilentProgress, Task
 from swivel.storage import MANIFEST, read_manifest
 from swivel.training.initialization import fewer_epochs, find_start, make_arrays
 from swivel.training.objective import Objective, loss_and_gradient
@@ -32,28 +29,10 @@ from swivel.training.schedule import default_epochs
 from swivel.training.warm_start import add_new_words
 from swivel.vectors import Vectors, VectorTable, load
 from swivel.vectors.vector_table import fingerprint_vectors
+from training_runs import RunRecorder
 
 DIM = 8
 QUICK: dict[str, Any] = {"backend": "cpu", "dtype": "float32", "zeros": "all", "block_size": 16}
-
-
-class Interrupting(SilentProgress):
-    """Sends SIGINT to this process after a number of rounds, and records messages."""
-
-    def __init__(self, after: int = 5) -> None:
-        self.left = after
-        self.lines: list[str] = []
-
-    def begin(self, job: str, total: float | None, unit: str) -> Task:
-        return self
-
-    def advance(self, amount: float = 1, note: str = "") -> None:
-        self.left -= 1 if note else 0
-        if note and self.left == 0:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    def message(self, text: str) -> None:
-        self.lines.append(text)
 
 
 def make_text(seed: int, lines: int, words: int = 60) -> list[str]:
@@ -310,11 +289,11 @@ def test_interrupted_warm_start_resumes_exactly(trained: Path, tmp_path: Path) -
     settings = {"recipe": (trained / "recipe").read_text(), "epochs": 2, **QUICK}
     whole = train(both, init=old, **settings)
     with pytest.raises(KeyboardInterrupt):
-        train(both, tmp_path / "cut", init=old, options=RunOptions(progress=Interrupting()), **settings)
+        train(both, tmp_path / "cut", init=old, options=RunOptions(progress=RunRecorder(5)), **settings)
 
     assert not (tmp_path / "cut" / MANIFEST).exists()
 
-    progress = Interrupting(after=-1)
+    progress = RunRecorder(after=-1)
     resumed = train(both, tmp_path / "cut", init=old, options=RunOptions(progress=progress), **settings)
 
     assert any(line.startswith("resuming after") for line in progress.lines)
@@ -324,11 +303,11 @@ def test_interrupted_warm_start_resumes_exactly(trained: Path, tmp_path: Path) -
 def test_checkpoint_of_a_run_with_another_init_is_not_resumed(trained: Path, tmp_path: Path) -> None:
     both, settings = open_matrix(trained / "both"), {"recipe": (trained / "recipe").read_text(), "epochs": 2, **QUICK}
     with pytest.raises(KeyboardInterrupt):
-        train(both, tmp_path / "cut", dim=DIM, options=RunOptions(progress=Interrupting()), **settings)
+        train(both, tmp_path / "cut", dim=DIM, options=RunOptions(progress=RunRecorder(5)), **settings)
     warm = {"init": load(trained / "vectors"), **settings}
     with pytest.raises(FolderExists, match="cut: holds an unfinished run without init; use the same settings"):
         train(both, tmp_path / "cut", **warm)
-    progress = Interrupting(after=-1)
+    progress = RunRecorder(after=-1)
     train(both, tmp_path / "cut", options=RunOptions(progress=progress, overwrite=True), **warm)
     assert not any(line.startswith("resuming after") for line in progress.lines)
     assert any("are new" in line for line in progress.lines)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Callable
@@ -10,67 +9,31 @@ from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from message_recorder import MessageRecorder
 from swivel.config import TrainConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.errors import ConfigError, DamagedFolder, Diverged, TrainingError
-from swivel.runtime.progress import SILENT, Progress, SilentProgress, Task
-from swivel.storage import seal, unseal
 from swivel.training import training_plan as planning
-from swivel.training.backends.base import PendingSteps
-from swivel.training.checkpoint import PLAN
-from swivel.training.executor import LocalExecutor, Round
-from swivel.training.loop import TrainingResult, train_matrix
+from swivel.training.backends.base import PendingLosses, Step
+from swivel.training.checkpoint import CheckpointStore, TrainingState
+from swivel.training.executor import LocalExecutor
+from swivel.training.loop import run_provenance, train_matrix
 from swivel.training.objective import Loss
 from swivel.training.schedule import block_order, block_starts
-from swivel.training.training_plan import TrainingPlan, estimate_needs, make_plan, wants_sample
+from swivel.training.training_plan import TrainingPlan, choose_zeros, estimate_needs, make_plan
+from swivel.training.zero_sampling import ZeroSampling
+from training_runs import RunRecorder, bits, train
 
 CONFIG = TrainConfig(dim=12, block_size=21, epochs=30, backend="cpu", checkpoint_minutes=0)
-BOTH = (CONFIG, replace(CONFIG, zeros="sampled", common=0.1, middle=0.4, share=0.1))
-
-
-class Messages(SilentProgress):
-    """Records messages."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def message(self, text: str) -> None:
-        self.lines.append(text)
-
-
-class Notes(SilentProgress):
-    """Records the notes of the progress line and the number of cells."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.cells = 0.0
-
-    def begin(self, job: str, total: float | None, unit: str) -> Task:
-        return self
-
-    def advance(self, amount: float = 1, note: str = "") -> None:
-        self.lines += [note] if note else []
-        self.cells += amount
-
-
-def train(
-    matrix: Matrix, config: TrainConfig, folder: Path, threads: int = 2, progress: Progress = SILENT
-) -> TrainingResult:
-    trained = train_matrix(matrix, config, folder=folder, threads=threads, progress=progress)
-    assert trained is not None
-    return trained
-
-
-def bits(trained: TrainingResult) -> tuple[bytes, bytes, tuple[object, ...]]:
-    return trained.rows.tobytes(), trained.columns.tobytes(), trained.history
+BOTH = (CONFIG, replace(CONFIG, zeros="sampled", zeros_common=0.1, zeros_middle=0.4, zeros_share=0.1))
 
 
 @pytest.mark.parametrize("config", BOTH, ids=["all zeros", "sampled zeros"])
@@ -126,18 +89,18 @@ def test_losses_of_every_epoch_are_complete_although_they_are_collected_late(
 ) -> None:
     """Losses of a round are read after the next has started: none may be lost, doubled or added to another epoch."""
     config = replace(CONFIG, backend=backend, device="cpu", epochs=3, block_size=block_size)
-    notes = Notes()
+    notes = RunRecorder()
     history = train(planted, config, tmp_path, progress=notes).history
     cells = [(loss.observed_cells, loss.unobserved_cells) for loss in history]
     assert cells == [(planted.cell_count, 62 * 62 - planted.cell_count)] * 3
     assert history[0].mean > history[1].mean > history[2].mean
 
     rounds = -(-62 // block_size)
-    assert [note.partition(",")[0] for note in notes.lines] == [f"epoch {1 + n // rounds}/3" for n in range(3 * rounds)]
+    assert [note.partition(",")[0] for note in notes.notes] == [f"epoch {1 + n // rounds}/3" for n in range(3 * rounds)]
     assert notes.cells == pytest.approx(3 * 62 * 62)
 
     for number, loss in enumerate(history, 1):
-        assert notes.lines[number * rounds - 1].startswith(f"epoch {number}/3, loss {loss.mean:.4f} ")
+        assert notes.notes[number * rounds - 1].startswith(f"epoch {number}/3, loss {loss.mean:.4f} ")
 
 
 def test_sampled_zeros_end_close_to_all_zeros(planted: Matrix, tmp_path: Path) -> None:
@@ -180,9 +143,9 @@ def test_training_changes_neither_the_matrix_nor_the_random_state_of_the_caller(
     np.testing.assert_array_equal(planted.to_scipy().toarray(), before)
 
 
-def test_folder_contains_only_the_plan_after_training(planted: Matrix, tmp_path: Path) -> None:
+def test_training_leaves_nothing_in_the_folder(planted: Matrix, tmp_path: Path) -> None:
     train(planted, replace(CONFIG, epochs=1), tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == [PLAN]
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("backend", ["cpu", "torch"])
@@ -217,7 +180,7 @@ def test_unsorted_features_are_trained_with_all_zeros(tmp_path: Path) -> None:
     with MatrixBuilder(tmp_path / "matrix", MatrixSpec(rows=words, columns=words), memory_bytes=1 << 20) as builder:
         builder.add(rows, columns, 1 + rows**2)
         matrix = builder.finish()
-    messages = Messages()
+    messages = MessageRecorder()
     config = replace(BOTH[1], block_size=16, epochs=1)
     sampled = train(matrix, config, tmp_path / "sampled", progress=messages)
     whole = train(matrix, replace(config, zeros="all"), tmp_path / "all")
@@ -227,16 +190,15 @@ def test_unsorted_features_are_trained_with_all_zeros(tmp_path: Path) -> None:
 
 
 def test_plan_of_another_version_is_rejected(planted: Matrix, tmp_path: Path) -> None:
-    train(planted, replace(CONFIG, epochs=1), tmp_path)
-    saved = unseal((tmp_path / PLAN).read_bytes())
-    saved["plan"]["color"] = "blue"
-    (tmp_path / PLAN).write_bytes(seal(saved))
+    store = CheckpointStore(tmp_path, run_provenance(planted, CONFIG, None))
+    plan = asdict(make_plan(planted, CONFIG)) | {"color": "blue"}
+    store.save(TrainingState(), np.zeros((3, 3), np.bool_), {}, plan)
     with pytest.raises(DamagedFolder, match="written by another version of Swivel"):
-        train(planted, replace(CONFIG, epochs=1), tmp_path)
+        train(planted, CONFIG, tmp_path)
 
 
 def test_training_ends_when_the_loss_no_longer_falls(planted: Matrix, tmp_path: Path) -> None:
-    config = replace(CONFIG, end="converged", epochs=None, tolerance=0.05)
+    config = replace(CONFIG, stop="converged", epochs=None, tolerance=0.05)
     trained = train(planted, config, tmp_path)
     means = [loss.mean for loss in trained.history]
 
@@ -250,7 +212,7 @@ def test_training_ends_when_the_loss_no_longer_falls(planted: Matrix, tmp_path: 
 
 
 def test_training_until_convergence_runs_at_most_the_given_epochs(planted: Matrix, tmp_path: Path) -> None:
-    config = replace(CONFIG, end="converged", epochs=3, tolerance=1e-9)
+    config = replace(CONFIG, stop="converged", epochs=3, tolerance=1e-9)
     assert len(train(planted, config, tmp_path).history) == 3
 
 
@@ -261,22 +223,13 @@ def test_matrix_without_counts_is_rejected(shape: tuple[int, int], total: float,
         train_matrix(empty, CONFIG, folder=tmp_path, threads=1)
 
 
-def test_plan_is_written_before_the_first_step(planted: Matrix, tmp_path: Path) -> None:
-    class Stop(SilentProgress):
-        def message(self, text: str) -> None:
-            if text.startswith("training"):
-                raise RuntimeError("before the first step")
-
-    with pytest.raises(RuntimeError, match="before the first step"):
-        train_matrix(planted, CONFIG, folder=tmp_path, threads=1, progress=Stop())
-    assert json.loads((tmp_path / PLAN).read_text())["plan"] == asdict(make_plan(planted, CONFIG))
-
-
 def test_saved_plan_is_not_made_again(planted: Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = replace(CONFIG, backend="auto", device="cpu", epochs=None, block_size=None, dim=2)
     plan = TrainingPlan(row_blocks=2, column_blocks=3, epochs=1, backend="reference", device="cpu", dtype="float64")
     monkeypatch.setattr("swivel.training.loop.make_plan", lambda *_: plan)
-    first = train(planted, config, tmp_path)
+    first = train(planted, config, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        train(planted, config, tmp_path, progress=RunRecorder(1))
     monkeypatch.undo()
     again = train(planted, config, tmp_path)
 
@@ -299,33 +252,24 @@ def test_one_process_resumes_a_run_of_more_ranks_than_row_blocks(planted: Matrix
         ranks = 4
 
     config = replace(CONFIG, epochs=1)
-    first = train_matrix(planted, config, folder=tmp_path, threads=1, executor=FourRanks())
-    assert first is not None
-    assert first.plan.ranks == 4 > first.plan.row_blocks
-    assert bits(train(planted, config, tmp_path)) == bits(first)
+    whole = train_matrix(planted, config, folder=None, threads=1, executor=FourRanks())
+    assert whole is not None
+    assert whole.plan.ranks == 4 > whole.plan.row_blocks
 
-
-class InterruptedNotes(Notes):
-    """Sends SIGINT to this process after some rounds."""
-
-    def __init__(self, after: int) -> None:
-        super().__init__()
-        self.after = after
-
-    def advance(self, amount: float = 1, note: str = "") -> None:
-        super().advance(amount, note)
-        if note and len(self.lines) == self.after:
-            os.kill(os.getpid(), signal.SIGINT)
+    notes = RunRecorder(2)
+    with pytest.raises(KeyboardInterrupt):
+        train_matrix(planted, config, folder=tmp_path, threads=1, executor=FourRanks(), progress=notes)
+    assert bits(train(planted, config, tmp_path)) == bits(whole)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has other signals")
 def test_progress_of_a_resumed_run_begins_with_the_cells_that_are_done(planted: Matrix, tmp_path: Path) -> None:
     config = replace(CONFIG, epochs=4)
     with pytest.raises(KeyboardInterrupt):
-        train(planted, config, tmp_path, progress=InterruptedNotes(2))
-    resumed = Notes()
+        train(planted, config, tmp_path, progress=RunRecorder(2))
+    resumed = RunRecorder()
     train(planted, config, tmp_path, progress=resumed)
-    assert len(resumed.lines) < 4 * 3  # rounds
+    assert len(resumed.notes) < 4 * 3  # rounds
     assert resumed.cells == pytest.approx(4 * 62**2)
 
 
@@ -383,7 +327,7 @@ def test_executors_that_move_blocks_get_larger_ones(tmp_path: Path) -> None:
 
 
 def test_messages_describe_the_run(planted: Matrix, tmp_path: Path) -> None:
-    messages = Messages()
+    messages = MessageRecorder()
     train_matrix(planted, replace(CONFIG, epochs=1), folder=tmp_path, threads=2, progress=messages)
     assert messages.lines == [
         "about 128.1 MiB of memory and 45.1 KiB of disk for training",
@@ -412,20 +356,41 @@ def test_block_sizes_differ_by_at_most_one(size_and_blocks: tuple[int, int]) -> 
     assert lengths.max() - lengths.min() <= 1
 
 
+def matrix_of_density(density: float) -> Matrix:
+    """Return what a choice of zeros reads of a matrix: 400 rows, half of whose counts are in the first 12."""
+    sums = np.repeat([388.0, 12.0], [12, 388])
+    sizes = SimpleNamespace(shape=(400, 400), cell_count=round(density * 400 * 400), row_sums=sums, column_sums=sums)
+    return cast(Matrix, sizes)
+
+
 @pytest.mark.parametrize(
-    ("zeros", "device", "blocks", "expected"),
+    ("zeros", "device", "blocks", "density", "is_sampled"),
     [
-        ("auto", "cpu", 4, True),
-        ("auto", "cpu", 1, False),
-        ("auto", "cuda", 24, False),
-        ("auto", "cuda:1", 97, True),
-        ("auto", "mps", 4, True),
-        ("sampled", "cuda", 4, True),
-        ("all", "cpu", 97, False),
+        ("auto", "cpu", 4, 0.01, True),
+        ("auto", "cpu", 1, 0.01, False),
+        ("auto", "cpu", 4, 0.33, True),
+        ("auto", "cpu", 4, 0.34, False),
+        ("sampled", "cpu", 4, 0.34, True),
+        ("auto", "cuda", 24, 0.01, False),
+        ("auto", "cuda:1", 97, 0.01, True),
+        ("auto", "mps", 4, 0.01, True),
+        ("sampled", "cuda", 4, 0.01, True),
+        ("all", "cpu", 97, 0.01, False),
     ],
 )
-def test_zeros_are_sampled_if_that_is_faster(zeros: str, device: str, blocks: int, expected: bool) -> None:
-    assert wants_sample(TrainConfig(zeros=zeros), device, (blocks, 2 * blocks)) == expected
+def test_zeros_are_sampled_if_that_is_faster(
+    zeros: str, device: str, blocks: int, density: float, is_sampled: bool
+) -> None:
+    config = TrainConfig(zeros=zeros)
+    chosen = choose_zeros(matrix_of_density(density), config, device, (blocks, 2 * blocks))
+    assert (chosen != ZeroSampling()) == is_sampled
+
+
+def test_samples_of_a_few_rows_are_for_the_cpu() -> None:
+    config, matrix = TrainConfig(zeros="auto", sample_rows=512), matrix_of_density(0.01)
+    for blocks in ((97, 97), (97, 1)):
+        assert choose_zeros(matrix, config, "cpu", blocks).rows == 512
+        assert choose_zeros(matrix, config, "cuda", blocks) == ZeroSampling()
 
 
 def test_dtype_is_chosen_for_the_work_of_a_run(planted: Matrix, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -437,16 +402,11 @@ def test_dtype_is_chosen_for_the_work_of_a_run(planted: Matrix, monkeypatch: pyt
 
     monkeypatch.setattr(planning, "choose_dtype", choose)
     make_plan(planted, replace(CONFIG, epochs=3))
-    make_plan(planted, replace(CONFIG, epochs=3, zeros="sampled", common=0.1, middle=0.4, share=0.001))
+    make_plan(
+        planted, replace(CONFIG, epochs=3, zeros="sampled", zeros_common=0.1, zeros_middle=0.4, zeros_share=0.001)
+    )
     assert seen[0] == 3 * 62**2
     assert 0.2 < seen[1] / seen[0] < 0.9
-
-
-def test_samples_of_a_few_rows_are_for_the_cpu() -> None:
-    config = TrainConfig(zeros="auto", sample_rows=512)
-    for blocks in ((97, 97), (97, 1)):
-        assert wants_sample(config, "cpu", blocks)
-        assert not wants_sample(config, "cuda", blocks)
 
 
 class RecordingBackend:
@@ -459,15 +419,15 @@ class RecordingBackend:
     def announce(self, rounds: Any) -> None:
         pass
 
-    def run(self, steps: list[Any], should_stop: Callable[[], bool]) -> PendingSteps:
-        number = steps[0]
+    def run(self, steps: list[Any], should_stop: Callable[[], bool]) -> PendingLosses:
+        number = steps[0].seed[0]
         self.events.append(f"start {number}")
 
         def losses() -> list[Loss]:
             self.events.append(f"losses {number}")
             return [Loss()]
 
-        return PendingSteps(1, losses)
+        return losses
 
 
 @pytest.mark.parametrize("ahead", [1, 2])
@@ -477,9 +437,9 @@ def test_rounds_are_started_before_the_losses_of_earlier_ones(ahead: int, stop: 
     executor = object.__new__(LocalExecutor)
     executor._backend = backend  # type: ignore[assignment]
     executor._job = SimpleNamespace(  # type: ignore[assignment]
-        steps=lambda round_: [round_.number], should_stop=None, should_pause=lambda: stop in backend.events
+        should_stop=None, should_pause=lambda: stop in backend.events
     )
-    rounds = [Round(number, [(0, 0)], 0.1) for number in range(4)]
+    rounds = [[Step((0, 0), 0.1, (number,))] for number in range(4)]
     done = list(executor.run(rounds, []))
     if stop != "never":
         assert len(done) == 2

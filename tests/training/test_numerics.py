@@ -34,15 +34,19 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.counts.importers import import_counts
 from swivel.errors import CountsError, Diverged
-from swivel.training import training_plan as planning
-from swivel.training.backends import ParameterBlock, StepSettings, choose_backend
-from swivel.training.loop import TrainingResult, train_matrix
+from swivel.training.backends import BackendSettings, ParameterBlock
 from swivel.training.objective import Objective, column_offsets, row_offsets
+from training_runs import allow_interpreter, train
 
 KINDS = ["reference float64", "cpu float32", "cpu bfloat16", "torch float32", "triton float32"]
 CUT = {"cpu": 30 * math.log(2), "triton": 60 * math.log(2)}
 ALLOWED = {"float64": 0.0, "float32": 4e-6, "bfloat16": 1e-2}  # in addition to twice the error of the baseline
 LOSS_ALLOWED = {"float64": 1e-12, "float32": 1e-4, "bfloat16": 5e-2}
+
+
+@pytest.fixture(autouse=True)
+def interpreter_is_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    allow_interpreter(monkeypatch)
 
 
 def some_counts(shape: tuple[int, int]) -> NDArray[np.float64]:
@@ -107,7 +111,7 @@ def log_error(block: Block) -> float:
     return float(2e-7 * np.abs(logs[strongest]) / distances[strongest])
 
 
-def cut_loss(block: Block, settings: StepSettings, most: float) -> float:
+def cut_loss(block: Block, settings: BackendSettings, most: float) -> float:
     """Return the reference loss of the unobserved cells, each clipped at `most`."""
     rows, columns = block.sides
     products = rows.vectors.astype(float) @ columns.vectors.astype(float).T
@@ -125,7 +129,7 @@ def test_extreme_step_equals_that_of_the_reference(
 ) -> None:
     if kind.startswith("triton"):
         pytest.importorskip("triton")
-    (name, device, dtype), settings = split_kind(kind), StepSettings(Objective(), ZEROS[zeros], 1e-4)
+    (name, device, dtype), settings = split_kind(kind), BackendSettings(Objective(), ZEROS[zeros], 1e-4)
     block = make_block(counts(), dim)
     truth, true_loss = run_reference(block, settings)
     got, loss = run_step(make(settings), block)
@@ -169,23 +173,6 @@ MATRICES: dict[str, Callable[[], tuple[NDArray[np.int64], int]]] = {
     "identical rows": lambda: (np.tile(1 + whole_counts((1, 30)), (20, 1)), 1),
 }
 CONFIG = TrainConfig(dim=4, block_size=16, epochs=3, dtype="float32", device="cpu", checkpoint_minutes=0)
-
-
-def train(matrix: Matrix, config: TrainConfig, folder: Path) -> TrainingResult:
-    trained = train_matrix(matrix, config, folder=folder, threads=2)
-    assert trained is not None
-    return trained
-
-
-@pytest.fixture(autouse=True)
-def interpreter_is_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Allow the triton backend without a GPU, in its interpreter."""
-    if not HAS_GPU:
-
-        def choose(config: TrainConfig) -> tuple[str, str]:
-            return ("triton", "cpu") if config.backend == "triton" else choose_backend(config)
-
-        monkeypatch.setattr(planning, "choose_backend", choose)
 
 
 @pytest.mark.parametrize("changes", [{}, {"dim": 1}, {"block_size": 4096}], ids=["", "dim 1", "k above the matrix"])

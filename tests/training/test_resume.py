@@ -6,7 +6,6 @@ import itertools
 import math
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,36 +16,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from swivel.config import TrainConfig, result_settings
+from swivel.config import TrainConfig
 from swivel.counts import Matrix
 from swivel.errors import Diverged, TrainingError
-from swivel.runtime.progress import SilentProgress, Task
-from swivel.storage import fingerprint
-from swivel.training.checkpoint import PLAN, SLOTS, CheckpointStore
-from swivel.training.loop import ORDER, TrainingResult, train_matrix
+from swivel.storage import seal, unseal
+from swivel.training.checkpoint import SLOTS, CheckpointStore
+from swivel.training.loop import run_provenance
+from training_runs import RunRecorder, bits, train
 
 CONFIG = TrainConfig(dim=8, block_size=21, epochs=6, backend="cpu", device="cpu", checkpoint_minutes=0)
-SAMPLED = replace(CONFIG, zeros="sampled", common=0.1, middle=0.4, share=0.1, weight_decay=1e-4)
-
-
-class Signalling(SilentProgress):
-    """Sends a signal to this process after a number of rounds, and records messages."""
-
-    def __init__(self, after: int, number: int = signal.SIGINT) -> None:
-        self.left = after
-        self.number = number
-        self.lines: list[str] = []
-
-    def begin(self, job: str, total: float | None, unit: str) -> Task:
-        return self
-
-    def advance(self, amount: float = 1, note: str = "") -> None:
-        self.left -= 1 if note else 0
-        if note and self.left == 0:
-            os.kill(os.getpid(), self.number)
-
-    def message(self, text: str) -> None:
-        self.lines.append(text)
+SAMPLED = replace(CONFIG, zeros="sampled", zeros_common=0.1, zeros_middle=0.4, zeros_share=0.1, weight_decay=1e-4)
 
 
 class Interrupting:
@@ -70,16 +49,6 @@ class Interrupting:
         return self
 
 
-def train(matrix: Any, config: TrainConfig, folder: Path, progress: Any = None, threads: int = 2) -> TrainingResult:
-    trained = train_matrix(matrix, config, folder=folder, threads=threads, progress=progress or SilentProgress())
-    assert trained is not None
-    return trained
-
-
-def bits(trained: TrainingResult) -> tuple[bytes, bytes, tuple[object, ...]]:
-    return trained.rows.tobytes(), trained.columns.tobytes(), trained.history
-
-
 @pytest.fixture(scope="module")
 def whole(planted: Matrix, tmp_path_factory: pytest.TempPathFactory) -> dict[TrainConfig, Any]:
     folder = tmp_path_factory.mktemp("whole")
@@ -93,8 +62,8 @@ def test_interrupted_and_resumed_equals_uninterrupted(
 ) -> None:
     """When a round is reported, the next one has already started, except at the end of an epoch."""
     with pytest.raises(KeyboardInterrupt):
-        train(planted, config, tmp_path, Signalling(rounds))
-    again = Signalling(-1)
+        train(planted, config, tmp_path, RunRecorder(rounds))
+    again = RunRecorder(-1)
     assert bits(train(planted, config, tmp_path, again, threads=3)) == whole[config]
     assert f"resuming after {steps} of 54 steps" in again.lines
 
@@ -114,7 +83,7 @@ def test_interrupted_several_times_equals_uninterrupted(
 ) -> None:
     for _ in range(5):
         with pytest.raises(KeyboardInterrupt):
-            train(planted, CONFIG, tmp_path, Signalling(3))
+            train(planted, CONFIG, tmp_path, RunRecorder(3))
     assert bits(train(planted, CONFIG, tmp_path)) == whole[CONFIG]
 
 
@@ -122,29 +91,28 @@ def test_sigterm_exits_with_its_status_and_the_run_resumes(
     planted: Matrix, whole: dict[TrainConfig, Any], tmp_path: Path
 ) -> None:
     with pytest.raises(SystemExit) as caught:
-        train(planted, CONFIG, tmp_path, Signalling(4, signal.SIGTERM))
+        train(planted, CONFIG, tmp_path, RunRecorder(4, signal.SIGTERM))
     assert caught.value.code == 143
     assert bits(train(planted, CONFIG, tmp_path)) == whole[CONFIG]
 
 
 def test_seconds_of_all_sessions_are_summed(planted: Matrix, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        train(planted, CONFIG, tmp_path, Signalling(9))
+        train(planted, CONFIG, tmp_path, RunRecorder(9))
     saved = store_of(planted, CONFIG, tmp_path).load()
     assert saved is not None
     assert train(planted, CONFIG, tmp_path).seconds > saved[0].seconds > 0
 
 
 def store_of(matrix: Matrix, config: TrainConfig, folder: Path) -> CheckpointStore:
-    identity = fingerprint({"matrix": matrix.fingerprint, "config": result_settings(config), "order": ORDER})
-    return CheckpointStore(folder, identity)
+    return CheckpointStore(folder, run_provenance(matrix, config, None))
 
 
 def test_other_settings_start_from_the_beginning(planted: Matrix, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        train(planted, CONFIG, tmp_path, Signalling(4))
+        train(planted, CONFIG, tmp_path, RunRecorder(4))
     other = replace(CONFIG, seed=5)
-    progress = Signalling(-1)
+    progress = RunRecorder(-1)
     trained = train(planted, other, tmp_path, progress)
     assert not any(line.startswith("resuming") for line in progress.lines)
     assert bits(trained) == bits(train(planted, other, tmp_path / "alone"))
@@ -153,11 +121,11 @@ def test_other_settings_start_from_the_beginning(planted: Matrix, tmp_path: Path
 def test_damaged_newest_checkpoint_costs_one_interval(planted: Matrix, tmp_path: Path) -> None:
     config = replace(CONFIG, checkpoint_minutes=1e-9)
     with pytest.raises(KeyboardInterrupt):
-        train(planted, config, tmp_path, Signalling(7))
+        train(planted, config, tmp_path, RunRecorder(7))
     slots = sorted(tmp_path / name for name in SLOTS)
     newest = max(slots, key=lambda slot: (slot / "manifest.json").stat().st_mtime_ns)
     (newest / "rows.npy").write_bytes(b"")
-    progress = Signalling(-1)
+    progress = RunRecorder(-1)
     trained = train(planted, config, tmp_path, progress)
 
     assert "resuming after 18 of 54 steps" in progress.lines
@@ -165,34 +133,8 @@ def test_damaged_newest_checkpoint_costs_one_interval(planted: Matrix, tmp_path:
     assert bits(trained) == bits(train(planted, config, tmp_path / "alone"))
 
 
-@pytest.mark.parametrize("damage", ["gone", "changed", "changed, and no checkpoint"])
-def test_damaged_plan_is_replaced_by_that_of_a_checkpoint(planted: Matrix, tmp_path: Path, damage: str) -> None:
-    config = replace(CONFIG, checkpoint_minutes=1e-9)
-    with pytest.raises(KeyboardInterrupt):
-        train(planted, config, tmp_path, Signalling(7))
-    plan = (tmp_path / PLAN).read_bytes()
-    if damage == "gone":
-        (tmp_path / PLAN).unlink()
-    else:
-        (tmp_path / PLAN).write_bytes(plan.replace(b'"epochs": ', b'"epochs": 1'))
-    if damage.endswith("no checkpoint"):
-        for name in SLOTS:
-            shutil.rmtree(tmp_path / name)
-    progress = Signalling(-1)
-    trained = train(planted, config, tmp_path, progress)
-    assert (tmp_path / PLAN).read_bytes() == plan
-
-    messages = [line for line in progress.lines if "plan.json: not a plan" in line]
-    assert len(messages) == (damage != "gone")
-
-    outcome = "starts from the beginning" if "no" in damage else "using the plan in the checkpoint"
-    assert all(line.endswith(outcome) for line in messages)
-    assert any(line.startswith("resuming") for line in progress.lines) == (not damage.endswith("no checkpoint"))
-    assert bits(trained) == bits(train(planted, config, tmp_path / "alone"))
-
-
 def test_checkpoint_survives_divergence(planted: Matrix, tmp_path: Path) -> None:
-    config = replace(CONFIG, learning_rate=1e30, end="converged", checkpoint_minutes=1e-9)
+    config = replace(CONFIG, learning_rate=1e30, stop="converged", checkpoint_minutes=1e-9)
     with pytest.raises(Diverged):
         train(planted, config, tmp_path)
     saved = store_of(planted, config, tmp_path).load()
@@ -232,7 +174,7 @@ def test_killed_and_resumed_equals_uninterrupted(planted: Matrix, tmp_path: Path
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert any(path.name.startswith("scratch-") for path in tmp_path.iterdir())
 
-    progress = Signalling(-1)
+    progress = RunRecorder(-1)
     trained = train(planted, config, tmp_path, progress)
 
     assert "resuming after 21 of 54 steps" in progress.lines
@@ -260,7 +202,7 @@ def test_kill_during_the_first_checkpoint_after_a_resume_leaves_the_loaded_one_w
 ) -> None:
     config = replace(CONFIG, checkpoint_minutes=1e-9)
     with pytest.raises(KeyboardInterrupt):
-        train(planted, config, tmp_path, Signalling(2))
+        train(planted, config, tmp_path, RunRecorder(2))
     expected = store_of(planted, config, tmp_path).load()
     assert expected is not None
 
@@ -279,21 +221,19 @@ def test_kill_during_the_first_checkpoint_after_a_resume_leaves_the_loaded_one_w
 
 def test_another_checkpoint_interval_resumes_the_same_run(planted: Matrix, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        train(planted, CONFIG, tmp_path, Signalling(4))
-    progress = Signalling(-1)
+        train(planted, CONFIG, tmp_path, RunRecorder(4))
+    progress = RunRecorder(-1)
     train(planted, replace(CONFIG, checkpoint_minutes=9), tmp_path, progress)
     assert any(line.startswith("resuming") for line in progress.lines)
 
 
 def test_run_that_started_on_an_unavailable_device_is_rejected(planted: Matrix, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        train(planted, CONFIG, tmp_path, Signalling(3))
-    store = store_of(planted, CONFIG, tmp_path)
-    saved = store.find_plan()
-
-    assert saved is not None
-
-    store.save_plan({**saved, "backend": "torch", "device": "cuda:77"})
+        train(planted, CONFIG, tmp_path, RunRecorder(3))
+    (slot,) = (tmp_path / name for name in SLOTS if (tmp_path / name).exists())
+    fields = unseal((slot / "manifest.json").read_bytes())
+    fields["config"]["plan"] |= {"backend": "torch", "device": "cuda:77"}
+    (slot / "manifest.json").write_bytes(seal(fields))
     line = "this run started on 'cuda:77' .torch., which is not available here; resume it on a machine that has it"
     with pytest.raises(TrainingError, match=line):
         train(planted, CONFIG, tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -61,6 +62,19 @@ def make_cells(rows: int = 300, columns: int = 200, *, groups: int = 1, share: f
     rng = np.random.default_rng(2)
     is_same = np.arange(rows)[:, None] % groups == np.arange(columns) % groups
     return scipy.sparse.coo_array((rng.random((rows, columns)) < share * groups * is_same).astype(float))
+
+
+def test_memory_for_choosing_the_weight_decay_is_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix = make_table(600, 400)
+    estimates: list[int] = []
+    monkeypatch.setattr(table_settings, "check_memory", lambda _, size: estimates.append(size))
+    choose_weight_decay(matrix, table_config(4))  # Imports take memory the first time.
+
+    tracemalloc.start()
+    choose_weight_decay(matrix, table_config(4))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert 0.5 * estimates[0] < peak < estimates[0]
 
 
 def test_singular_values_are_close_to_those_of_the_dense_matrix() -> None:
@@ -148,7 +162,7 @@ def test_zeros_are_sampled_in_proportion_to_the_density(monkeypatch: pytest.Monk
     for ratio in (0.25, 1, 4, 100):
         monkeypatch.setattr("swivel.training.table_settings.USUAL_DENSITY", density / ratio)
         settings = choose_table_settings(table)
-        found[ratio] = settings["common"], settings["middle"], settings["share"]
+        found[ratio] = settings["zeros_common"], settings["zeros_middle"], settings["zeros_share"]
 
     assert found[1] == (0.05, 0.2, 0.01)
     assert found[0.25] == pytest.approx((0.0125, 0.1, 0.0025))
@@ -166,7 +180,8 @@ def test_tables_above_65536_rows_or_columns_have_the_blocks_and_epochs_of_text(r
 def test_zeros_of_tables_above_two_million_cells_are_sampled() -> None:
     assert choose_table_settings(make_size(2_000, 1_000, 4_000))["zeros"] == "all"
     found = choose_table_settings(make_size(2_001, 1_000, 4_002))
-    assert (found["zeros"], found["common"], found["middle"], found["share"]) == ("auto", 0.05, 0.2, 0.01)
+    assert found["zeros"] == "auto"
+    assert (found["zeros_common"], found["zeros_middle"], found["zeros_share"]) == (0.05, 0.2, 0.01)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from swivel.counts import BlockCells
-from swivel.training.backends import ParameterBlock, StepSettings
+from swivel.training.backends import BackendSettings, ParameterBlock
 from swivel.training.backends.base import Sides
 from swivel.training.backends.reference import ReferenceBackend
 from swivel.training.objective import Objective, column_offsets, row_offsets
@@ -133,8 +133,8 @@ def block() -> tuple[BlockCells, Sides]:
 
 def test_expected_gradient_and_loss_are_the_full_ones(block: tuple[BlockCells, Sides]) -> None:
     seeds = 400
-    full_loss, *full = ReferenceBackend(StepSettings(Objective(), ZeroSampling(), 0.0)).add_gradients(*block, (0,))
-    sampled = ReferenceBackend(StepSettings(Objective(), SAMPLED, 0.0))
+    full_loss, *full = ReferenceBackend(BackendSettings(Objective(), ZeroSampling(), 0.0)).add_gradients(*block, (0,))
+    sampled = ReferenceBackend(BackendSettings(Objective(), SAMPLED, 0.0))
     results = [sampled.add_gradients(*block, (seed,)) for seed in range(seeds)]
 
     for side in (0, 1):

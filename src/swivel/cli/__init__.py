@@ -1,8 +1,4 @@
-"""The command line: one module per command or group of commands.
-
-`main` has the entry point and the most used commands, and imports the other modules when their commands are used.
-`options` makes flags from the configurations, `render` prints results, `progress_bars` draws progress.
-"""
+"""The command line: `main` has the entry point and the most used commands, and imports others when they are used."""
 
 from swivel.cli.main import cli, main
 

@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from swivel import evaluation
+from swivel.cli.flags import Command, Integer, config_options, refuse_idle_options
 from swivel.cli.main import cli, open_vectors
-from swivel.cli.options import Command, Integer, config_options, refuse_idle_options
-from swivel.cli.recommend import matrix_option, table_options
 from swivel.cli.render import draw_table, show
+from swivel.cli.tables import matrix_option, table_options
 from swivel.cli.terminal import print_result, shown
 from swivel.runtime.options import RunOptions
 
@@ -60,12 +60,6 @@ def evaluate(
     """
     if held_out is not None:
         refuse_idle_options(lambda name: name not in {"vectors", *USED_WITH_TABLES}, where="with --held-out")
-    elif texts:
-        refuse_idle_options(lambda name: name not in {"vectors", *USED_WITH_TEXTS}, where="with --texts")
-    else:
-        refuse_idle_options(lambda name: name in USED_WITH_TABLES, where="without --held-out")
-
-    if held_out is not None:
         from swivel.counts.importers import import_counts
         from swivel.recommender import Recommender
 
@@ -74,22 +68,28 @@ def evaluate(
         _show_ranking(recommender.evaluate(cells, k=k))
         return
 
+    # Without a place, the sets of the paper are fetched.
     places = [data, *sets] if data else list(sets)
     draw = _draw_markdown if markdown else draw_table
     if texts:
+        refuse_idle_options(lambda name: name not in {"vectors", *USED_WITH_TEXTS}, where="with --texts")
         scored = evaluation.evaluate_texts(open_vectors(vectors), places or None, progress=options.progress)
         show(scored.to_dict(), lambda: draw(evaluation.TEXT_TABLE_HEADER, scored.table()))
         return
 
-    reports = {}
-    for path in (vectors, *against):
-        reports[path] = evaluation.evaluate(open_vectors(path), places or None, progress=options.progress, **rules)
-
-    report = reports[vectors]
-    compared = {path: evaluation.compare_reports(report, reports[path], draws=rules["draws"]) for path in against}
+    refuse_idle_options(lambda name: name in USED_WITH_TABLES, where="without --held-out")
+    # The vectors are loaded one after the other: two large models may not fit into memory.
+    report, *others = (
+        evaluation.evaluate(open_vectors(path), places or None, progress=options.progress, **rules)
+        for path in (vectors, *against)
+    )
+    compared = {
+        path: evaluation.compare_reports(report, other, draws=rules["draws"])
+        for path, other in zip(against, others, strict=True)
+    }
     result = report.to_dict()
     if against:
-        result["against"] = {path: [each.to_dict() for each in found] for path, found in compared.items()}
+        result["against"] = {path: [each.to_dict() for each in comparisons] for path, comparisons in compared.items()}
 
     def draw_all() -> None:
         draw(evaluation.TABLE_HEADER, report.table(sections=sections))
@@ -106,11 +106,8 @@ def _draw_markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None
 
 
 def _show_ranking(report: evaluation.RankingReport) -> None:
-    """Show how well held-out cells of a table are ranked."""
     k = report.k
-    names = [f"recall@{k}", f"NDCG@{k}", f"MAP@{k}"]
-    values = [report.recall, report.ndcg, report.map]
-    names += [f"recall@{k}, {name} columns" for name in report.by_popularity]
-    values += report.by_popularity.values()
-    rows = [[name, f"{value:.3f}"] for name, value in zip(names, values, strict=True)]
+    values = {f"recall@{k}": report.recall, f"NDCG@{k}": report.ndcg, f"MAP@{k}": report.map}
+    values |= {f"recall@{k}, {name} columns": recall for name, recall in report.by_popularity.items()}
+    rows = [[name, f"{value:.3f}"] for name, value in values.items()]
     show(report.to_dict(), lambda: draw_table([f"{report.cells:,} cells of {report.rows:,} rows", ""], rows))

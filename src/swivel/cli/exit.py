@@ -15,7 +15,7 @@ from typing import NoReturn
 
 import click
 
-from swivel.cli.options import Command
+from swivel.cli.flags import Command
 from swivel.cli.terminal import print_message, quote
 
 RESUMES = "run the same command again to resume"
@@ -30,22 +30,19 @@ FINISHED = {
     **dict.fromkeys(("count", "import", "add", "extend", "train"), ("",)),
     **dict.fromkeys(("run", "demo"), ("matrix", "vectors")),
 }
-CHECKPOINTS = {
-    "train": "checkpoint-*",
-    "run": "vectors/checkpoint-*",
-    "demo": "vectors/checkpoint-*",
-}
+CHECKPOINTS = {"train": "checkpoint-*", **dict.fromkeys(("run", "demo"), "vectors/checkpoint-*")}
 
 
 def say_goodbye(number: int) -> None:
     """Print why the command ends and what was saved; further signals are ignored."""
+    # The watcher thread of `leave_in_time` calls this as well, and only the main thread may set handlers.
     if threading.current_thread() is threading.main_thread():
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, signal.SIG_IGN)
 
     why = "terminated" if number == signal.SIGTERM else "interrupted"
-    kept = "" if Command.running is None else describe_kept(Command.running)
-    print_message(f"{why}; {kept}" if kept else why)
+    outcome = "" if Command.running is None else describe_kept(Command.running)
+    print_message(f"{why}; {outcome}" if outcome else why)
 
 
 def end_process(status: int) -> NoReturn:
@@ -56,6 +53,7 @@ def end_process(status: int) -> NoReturn:
         sys.stderr.flush()
     except OSError:
         status = status or 1
+    # A result is complete by now: nothing is gained by unloading large libraries and joining their threads.
     os._exit(status)
 
 
@@ -95,6 +93,7 @@ def _training_command(context: click.Context) -> str:
     folder = Path(context.params["output"])
     words = [name_program(), "train", str(folder / "matrix"), "-o", str(folder / "vectors")]
 
+    # Flags that the user gave, with their values: training refuses to resume with other settings.
     for option in train.params:
         value = context.params.get(str(option.name))
         is_given = context.get_parameter_source(str(option.name)) is click.core.ParameterSource.COMMANDLINE

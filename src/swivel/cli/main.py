@@ -13,13 +13,13 @@ import click
 
 from swivel._version import __version__
 from swivel.cli.exit import say_goodbye
-from swivel.cli.options import (
+from swivel.cli.flags import (
     Command,
     Decorator,
-    StageOption,
     cluster_options,
     config_options,
     count_option,
+    group_option,
     ray_option,
     resource_options,
     translate,
@@ -45,24 +45,24 @@ SECTIONS = {
     "Make vectors": {
         "demo": ("main", "Try this first: train the bundled English words."),
         "run": ("main", "Text to vectors: count and train."),
-        "phrases": ("phrases", "Phrases of a text, such as new_york."),
+        "phrases": ("texts", "Phrases of a text, such as new_york."),
         "count": ("main", "Text to a matrix of counts."),
-        "import": ("matrices", "Counts of other tools to a matrix."),
-        "add": ("matrices", "Add matrices."),
+        "import": ("tables", "Counts of other tools to a matrix."),
+        "add": ("tables", "Add matrices."),
         "train": ("main", "A matrix to vectors."),
         "extend": ("main", "Vectors for new words of new text."),
     },
     "Use them": {
         "nearest": ("main", "The nearest neighbors of words."),
         "analogy": ("main", "A is to B as C is to what?"),
-        "recommend": ("recommend", "The best columns for rows of a table."),
-        "encode": ("encode", "Vectors of texts, one per line."),
-        "explore": ("explore", "Vectors in the browser: neighbors, map."),
-        "export": ("export", "Vectors as any tool's file."),
+        "recommend": ("tables", "The best columns for rows of a table."),
+        "encode": ("texts", "Vectors of texts, one per line."),
+        "explore": ("vector_tools", "Vectors in the browser: neighbors, map."),
+        "export": ("vector_tools", "Vectors as any tool's file."),
     },
     "Check them": {
         "evaluate": ("evaluate", "Word similarity and analogies; held-out cells."),
-        "compare": ("compare", "Which words differ most between two models."),
+        "compare": ("vector_tools", "Which words differ most between two models."),
         "plot": ("plot", "A map of words, and figures of a run."),
     },
     "Files and shell": {
@@ -112,7 +112,8 @@ def open_vectors(path: str) -> Vectors:
 
 
 def text_arguments(texts: tuple[str, ...], output: str | None) -> Any:
-    """Return the texts as `swivel.count` takes them: a single path, or the files of several paths in order."""
+    """Return the texts as `swivel.count` takes them."""
+    # A single path may be a glob or -; of several, each is listed here, without what the command itself writes.
     if len(texts) == 1:
         return texts[0]
     from swivel.corpus import list_files
@@ -126,36 +127,26 @@ def output_option(help: str, metavar: str = "DIR") -> Decorator:
 
 
 texts_argument = click.argument("texts", nargs=-1, required=True, metavar="TEXT...")
-init_option = click.option(
+init_option = group_option(
+    "train",
     "--init",
-    cls=StageOption,
-    group="train",
-    is_common=False,
+    "start from these vectors; words that they do not have are added",
     metavar="VECTORS",
-    help="start from these vectors; words that they do not have are added",
-)
-vocabulary_option = click.option(
-    "--vocabulary",
-    cls=StageOption,
-    group="vocabulary",
     is_common=False,
+)
+vocabulary_option = group_option(
+    "vocabulary",
+    "--vocabulary",
+    "vocabulary file, one token per line",
     metavar="FILE",
-    help="vocabulary file, one token per line",
+    is_common=False,
     type=click.Path(path_type=Path),
 )
-recipe_option = click.option(
-    "--recipe",
-    type=click.Choice([name for name in RECIPES if name != "table"]),
-    default="default",
-    show_default=True,
-    help="named settings: paper (as published), fast (the quick one), default (the best vectors known)",
-)
-train_recipe_option = click.option(
-    "--recipe",
-    type=click.Choice(list(RECIPES)),
-    help="named settings: paper (as published), fast (the quick one), default (the best vectors known), table (rows "
-    "and columns of different kinds)  [default: table for such a matrix, otherwise default]",
-)
+RECIPE_HELP = "named settings: paper (as published), fast (the quick one), default (the best vectors known)"
+TABLE_HELP = "table (rows and columns of different kinds)  [default: table for such a matrix, otherwise default]"
+text_recipes = click.Choice([name for name in RECIPES if name != "table"])
+recipe_option = click.option("--recipe", type=text_recipes, default="default", show_default=True, help=RECIPE_HELP)
+train_recipe_option = click.option("--recipe", type=click.Choice(list(RECIPES)), help=f"{RECIPE_HELP}, {TABLE_HELP}")
 
 
 @cli.command(cls=Command)
@@ -214,6 +205,7 @@ def train(matrix: str, output: str, options: RunOptions, **settings: Any) -> Non
     from swivel.pipeline.train import train as train_vectors
 
     vectors = train_vectors(open_matrix(matrix), output, options=options, **settings)
+    # Of the ranks that torchrun starts, one reports.
     if is_leading():
         report_vectors(vectors, Path(output), options, matrix)
 
@@ -228,13 +220,12 @@ def train(matrix: str, output: str, options: RunOptions, **settings: Any) -> Non
 def extend(vectors: str, texts: tuple[str, ...], output: str, options: RunOptions, **settings: Any) -> None:
     """Compute vectors for the words of new text that VECTORS lack, without training; known words keep theirs.
 
-    The text is read and counted as that of the training was: no flag is needed for it, and one that differs is refused
-    (older folders do not say how they were counted; they take flags). --min-count, --max-size and --vocabulary say
-    which of the new words are taken.
+    The text is read and counted as that of the training was: no flag is needed for it, and one that differs is refused.
+    --min-count, --max-size and --vocabulary say which of the new words are taken.
 
     TEXT: files (also .gz .bz2 .xz .zst), folders, globs, or - for standard input.
     """
-    check_libraries("extending")  # The module of the next line loads some of them.
+    check_libraries("extending", needs_torch=True)  # The module of the next line loads some of them.
     from swivel.pipeline.extend import extend as extend_vectors
 
     extended = extend_vectors(vectors, text_arguments(texts, output), output, options=options, **settings)
@@ -250,7 +241,7 @@ def demo(output: str | None, options: RunOptions) -> None:
     from swivel.pipeline import demo as sample
 
     result = sample.run_demo(output, options)
-    show(result.to_dict(), lambda: draw_demo(result))
+    show(result, lambda: draw_demo(result))
     keep = f"next: {name_program()} demo -o demo, then {name_program()} explore demo/vectors"
     options.progress.message(next_look(Path(output) / "vectors", "music") if output else keep)
 
@@ -274,11 +265,11 @@ def nearest(vectors: str, words: tuple[str, ...], count: int, among: str, guess:
     swivel nearest work/vectors music king
     swivel nearest work/vectors "king - man + woman"
     """
-    loaded = open_vectors(vectors)
-    answers = {word: loaded.nearest(word, count, among=among, guess=guess) for word in words}
-    guesses = {word: loaded.guess(word) for word in words if guess and word not in loaded and " " not in word}
+    model = open_vectors(vectors)
+    answers = {word: model.nearest(word, count, among=among, guess=guess) for word in words}
+    guesses = {word: model.guess(word) for word in words if guess and word not in model and " " not in word}
 
-    data: dict[str, Any] = {word: [neighbor._asdict() for neighbor in found] for word, found in answers.items()}
+    data: dict[str, Any] = {word: [each._asdict() for each in neighbors] for word, neighbors in answers.items()}
     for word, guessed in guesses.items():
         data[word] = {"guessed": True, "expected_cosine": guessed.expected_cosine, "nearest": data[word]}
     show(data, lambda: draw_neighbors(answers, guesses))
@@ -299,9 +290,8 @@ def nearest(vectors: str, words: tuple[str, ...], count: int, among: str, guess:
 )
 def analogy(vectors: str, a: str, b: str, c: str, count: int, method: str, options: RunOptions) -> None:
     """A is to B as C is to ... ?"""
-    found = open_vectors(vectors).analogy(a, b, c, count=count, method=method)
-    title = f"{a} : {b} = {c} : ?"
-    show([answer._asdict() for answer in found], lambda: draw_neighbors({title: found}))
+    answers = open_vectors(vectors).analogy(a, b, c, count=count, method=method)
+    show([answer._asdict() for answer in answers], lambda: draw_neighbors({f"{a} : {b} = {c} : ?": answers}))
 
 
 @cli.command(cls=Command)
@@ -363,6 +353,7 @@ def main() -> None:
     with leave_in_time(say_goodbye):
         try:
             cli.main(standalone_mode=False, prog_name="swivel")
+        # An interrupted command is no error: it has a status of its own, and a line that says what was saved.
         except (KeyboardInterrupt, click.Abort):
             say_goodbye(signal.SIGINT)
             sys.exit(128 + signal.SIGINT)
@@ -370,6 +361,7 @@ def main() -> None:
             if leave.code == 128 + signal.SIGTERM:
                 say_goodbye(signal.SIGTERM)
             raise
+        # The reader of the output, such as `head`, has ended: there is nobody to print a message for.
         except BrokenPipeError:
             sys.exit(1)
         except Exception as error:
@@ -380,6 +372,7 @@ def _print_error(error: Exception) -> int:
     """Print an error as one line and return the exit status."""
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
+    # A command without its arguments prints its help.
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
         return error.exit_code
@@ -409,7 +402,7 @@ def _describe_error(error: Exception) -> str:
     match error:
         case SwivelError():
             # The texts of the command line are always paths.
-            return translate(str(error).removesuffix(IS_TEXT_HINT))
+            return translate(str(error).removesuffix(IS_TEXT_HINT), error.arguments)
         case MemoryError():
             return "not enough memory; pass a smaller --memory, --max-size or --dim"
         case FileNotFoundError(filename=str(file)):

@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from swivel import evaluation
+from swivel.cli.flags import Command, Integer, overwrite_option
 from swivel.cli.main import cli, open_vectors, output_option
-from swivel.cli.options import Command, Integer, overwrite_option
 from swivel.cli.render import show
 from swivel.cli.terminal import print_result
 from swivel.counts import Matrix, open_matrix
@@ -34,10 +34,12 @@ def plot() -> None:
     """Draw a map of words, a figure of a run (epochs, norms, fit), or the accuracy by frequency."""
 
 
-def draw(output: str, inputs: Iterable[str | Path], make: Callable[[], Any]) -> None:
+def draw(output: str, vectors: Iterable[str], make: Callable[[], Any], *others: str | None) -> None:
     """Write the figure that `make` returns; the file name is checked before anything is computed."""
+    # A wrong suffix is reported before minutes of evaluation.
     plots.style.check_format(Path(output))
-    refuse_overlap([Path(output)], map(Path, inputs))
+    inputs = itertools.chain(map(find_vectors, vectors), (Path(other) for other in others if other))
+    refuse_overlap([Path(output)], inputs)
     plots.save_figure(make(), output)
     show({"figure": output}, lambda: print_result(output))
 
@@ -56,8 +58,7 @@ def map_command(vectors: str, output: str, words: int, layout: str, options: Run
     check_output_file(Path(output), [find_vectors(vectors)], overwrite=options.overwrite)
     check_libraries("drawing a map")
     title = f"Map of {split_name(vectors)[0]}"
-    found = make_map(open_vectors(vectors), words=words, layout=layout, title=title, progress=options.progress)
-    found.save(output)
+    make_map(open_vectors(vectors), words=words, layout=layout, title=title, progress=options.progress).save(output)
     show({"figure": output}, lambda: print_result(output))
 
 
@@ -66,7 +67,7 @@ def map_command(vectors: str, output: str, words: int, layout: str, options: Run
 @output_file
 def epochs(vectors: str, output: str, options: RunOptions) -> None:
     """Plot the mean loss per epoch of RUN, the folder of `swivel run` or `swivel train`."""
-    draw(output, [find_vectors(vectors)], lambda: plots.plot_epochs(_open_run(vectors).facts.get("losses", ())))
+    draw(output, [vectors], lambda: plots.plot_epochs(_open_run(vectors).facts.get("losses", ())))
 
 
 @plot.command(cls=Command, short_help="Lengths of vectors against frequency.")
@@ -74,7 +75,7 @@ def epochs(vectors: str, output: str, options: RunOptions) -> None:
 @output_file
 def norms(vectors: str, output: str, options: RunOptions) -> None:
     """Plot the norms of the vectors of RUN against the frequency of their words."""
-    draw(output, [find_vectors(vectors)], lambda: plots.plot_norms(run_summary.find_norms(open_vectors(vectors))))
+    draw(output, [vectors], lambda: plots.plot_norms(run_summary.find_norms(open_vectors(vectors))))
 
 
 @plot.command(cls=Command, short_help="Loss of observed cells by frequency.")
@@ -85,10 +86,10 @@ def fit(vectors: str, matrix: str | None, output: str, options: RunOptions) -> N
     """Plot the mean loss and the error of the observed cells of RUN against the frequency of their rows."""
 
     def make() -> Any:
-        loaded = _open_run(vectors)
-        return plots.plot_fit(run_summary.find_fit(loaded, _matrix_of(loaded, matrix)))
+        model = _open_run(vectors)
+        return plots.plot_fit(run_summary.find_fit(model, _matrix_of(model, matrix)))
 
-    draw(output, [find_vectors(vectors), *([matrix] if matrix else [])], make)
+    draw(output, [vectors], make, matrix)
 
 
 @plot.command(cls=Command, short_help="Accuracy of analogies against frequency.")
@@ -105,30 +106,29 @@ def frequency(vectors: tuple[str, ...], output: str, data: str | None, differenc
     def make() -> Any:
         if differences and len(vectors) < 2:
             raise ConfigError("--differences compares the first VECTORS with others: name two or more")
-        loaded = _open_named(vectors)
-        counts = next((each.vocabulary for each in loaded.values() if each.vocabulary.counts.any()), None)
+        models = _open_named(vectors)
+        counts = next((each.vocabulary for each in models.values() if each.vocabulary.counts.any()), None)
         if counts is None:
             raise ConfigError("text files do not say how frequent words are: name a folder of Swivel's, too")
 
         answers = {}
-        for name, each in loaded.items():
-            found = evaluation.evaluate(each, data, draws=0, progress=options.progress)
-            answers[name] = [result for result in found.results if isinstance(result, evaluation.AnalogyResult)]
+        for name, each in models.items():
+            results = evaluation.evaluate(each, data, draws=0, progress=options.progress).results
+            answers[name] = [result for result in results if isinstance(result, evaluation.AnalogyResult)]
         curves, gaps = plots.make_curves(answers, counts)
-        return plots.plot_differences(gaps, next(iter(loaded))) if differences else plots.plot_frequency(curves)
+        return plots.plot_differences(gaps, next(iter(models))) if differences else plots.plot_frequency(curves)
 
-    inputs = (find_vectors(path) for _, path in map(split_name, vectors))
-    draw(output, itertools.chain(inputs, [data] if data else []), make)
+    draw(output, [path for _, path in map(split_name, vectors)], make, data)
 
 
 def _open_named(texts: tuple[str, ...]) -> dict[str, Vectors]:
     """Return vectors by name, each given as PATH or NAME=PATH; names must differ."""
-    named = [split_name(text) for text in texts]
-    names = [name for name, _ in named]
+    pairs = [split_name(text) for text in texts]
+    names = [name for name, _ in pairs]
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"several VECTORS are called {name!r}: give each a name of its own, as NAME=VECTORS")
-    return {name: open_vectors(path) for name, path in named}
+    return {name: open_vectors(path) for name, path in pairs}
 
 
 def split_name(text: str) -> tuple[str, str]:
@@ -138,6 +138,7 @@ def split_name(text: str) -> tuple[str, str]:
     (('ours', 'work/vectors'), ('work', 'work/vectors'), ('glove', 'glove.txt'))
     """
     name, sign, path = text.partition("=")
+    # A path may contain =, so that only what cannot be a path is a name.
     if sign and name and "/" not in name:
         return name, path
     place = Path(text)
@@ -145,16 +146,16 @@ def split_name(text: str) -> tuple[str, str]:
 
 
 def _open_run(vectors: str) -> Vectors:
-    found = find_vectors(vectors)
-    if not found.is_dir():
+    path = find_vectors(vectors)
+    if not path.is_dir():
         raise StorageError(f"{vectors}: a file says nothing of its training; open the folder that training wrote")
-    return load(found)
+    return load(path)
 
 
 def _matrix_of(vectors: Vectors, matrix: str | None) -> Matrix:
     """Return the matrix that vectors were trained on: the given one, or the one beside the vectors."""
-    found = open_matrix(matrix) if matrix else find_matrix(vectors)
-    if found is None or found.fingerprint != vectors.facts.get("matrix"):
+    counts = open_matrix(matrix) if matrix else find_matrix(vectors)
+    if counts is None or counts.fingerprint != vectors.facts.get("matrix"):
         name = matrix or "the folder beside them"
         raise ConfigError(f"{name}: not the matrix that {vectors.path} was trained on; name that one with --matrix")
-    return found
+    return counts

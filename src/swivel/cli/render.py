@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,6 @@ import click
 from swivel.cli.terminal import print_json, print_result, quote, shown
 
 if TYPE_CHECKING:
-    from swivel.pipeline.demo import Demo
     from swivel.vectors import Guess, Neighbor
 
 BAR_WIDTH = 20
@@ -37,6 +36,7 @@ def show(data: Any, draw: Callable[[], None]) -> None:
 
 def align_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the lines of a table: the first column to the left, the others, which are numbers, to the right."""
+    # Widths are those of the escaped cells: a control character would shift the columns.
     rows = [list(map(shown, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     lines = []
@@ -53,13 +53,13 @@ def draw_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def draw_neighbors(answers: Mapping[str, Sequence[Neighbor]], guesses: Mapping[str, Guess] | None = None) -> None:
     """Print answers under their questions; a question whose vector was guessed is marked."""
-    for question, found in answers.items():
+    for question, neighbors in answers.items():
         guess = (guesses or {}).get(question)
         mark = f"  (a guess from the spelling; expected cosine {guess.expected_cosine:.2f})" if guess else ""
         print_result(f"{question}{mark}")
-        if not found:
+        if not neighbors:
             print_result("  (no neighbors)")
-        for neighbor in found:
+        for neighbor in neighbors:
             print_result(f"  {neighbor.similarity:6.3f}  {neighbor.token}")
 
 
@@ -75,41 +75,38 @@ def draw_facts(data: Mapping[str, Any], indent: str = "") -> None:
 
 def _fact(value: Any) -> str:
     """Return one fact as text; of a long list of records (the losses), only the first and the last."""
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {_fact(inner)}" for name, inner in value.items())
-    if isinstance(value, list) and value and isinstance(value[0], dict):
-        return f"{_fact(value[0])} at first; {_fact(value[-1])} after {len(value)}"
-    if isinstance(value, list):
-        return ", ".join(map(_fact, value))
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        return f"{value:.4g}"
+    match value:
+        case None:
+            return "-"
+        case dict():
+            return ", ".join(f"{name} {_fact(inner)}" for name, inner in value.items())
+        case [dict(), *_]:
+            return f"{_fact(value[0])} at first; {_fact(value[-1])} after {len(value)}"
+        case list():
+            return ", ".join(map(_fact, value))
+        case float():
+            return f"{value:.4g}"
     return f"{value:,}" if type(value) is int else str(value)
 
 
-def draw_demo(result: Demo) -> None:
+def draw_demo(result: Mapping[str, Any]) -> None:
     """Print the results of the demonstration."""
-    print_result(
-        "", f"{result.words:,} words, {result.cells:,} observed cells: vectors in {result.seconds:.0f} seconds"
-    )
-    print_result("", "Which words are near?", "")
-    _draw_pairs((word, ", ".join(neighbor.token for neighbor in found)) for word, found in result.neighbors.items())
+    size = f"{result['words']:,} words, {result['cells']:,} observed cells"
+    print_result("", f"{size}: vectors in {result['seconds']:.0f} seconds", "", "Which words are near?", "")
+    for word, neighbors in result["neighbors"].items():
+        print_result(f"{word:>9}  {', '.join(neighbor.token for neighbor in neighbors)}")
+
     print_result("", "And what is missing?", "")
-    _draw_pairs(result.analogies.items(), arrow=" is to ")
+    for question, answer in result["analogies"].items():
+        print_result(f"{question:>34} is to {answer}")
+
     print_result("", "The same with many words, and how often the answer is right:", "")
-    for name, right, asked in [*result.sections, result.total]:
-        share = right / asked
+    _, right, total = zip(*result["sections"], strict=True)
+    for name, correct, questions in [*result["sections"], ("all", sum(right), sum(total))]:
+        share = correct / questions
         bar = "#" * round(BAR_WIDTH * share)
-        print_result(f"  {name:>14}  {bar:.<{BAR_WIDTH}}  {share:4.0%} of {asked:,}")
+        print_result(f"  {name:>14}  {bar:.<{BAR_WIDTH}}  {share:4.0%} of {questions:,}")
     print_result("")
-
-
-def _draw_pairs(pairs: Iterable[tuple[str, str]], arrow: str = "  ") -> None:
-    listed = list(pairs)
-    width = max(len(left) for left, _ in listed) + 2
-    for left, right in listed:
-        print_result(f"{left:>{width}}{arrow}{right}")
 
 
 def next_command(verb: str, path: Path, *words: str) -> str:
@@ -123,8 +120,9 @@ def next_command(verb: str, path: Path, *words: str) -> str:
 
 def name_program() -> str:
     """Return the name of this program, or its path if the shell would find another program of that name."""
+    # In a virtual environment that is not activated, only the path of the program works.
     typed = Path(sys.argv[0])
-    found = shutil.which("swivel")
-    if typed.name != "swivel" or not typed.is_file() or (found and typed.samefile(found)):
+    usual = shutil.which("swivel")
+    if typed.name != "swivel" or not typed.is_file() or (usual and typed.samefile(usual)):
         return "swivel"
     return str(typed)

@@ -1,4 +1,4 @@
-"""What a command prints: results on standard output, messages on standard error, and what may go wrong with both."""
+"""What a command prints: results on standard output, messages and progress on standard error, and faults of both."""
 
 from __future__ import annotations
 
@@ -8,9 +8,16 @@ import json
 import os
 import shlex
 import sys
+import time
+from collections.abc import Callable
 from typing import Any
 
+from swivel.cli.flags import translate
 from swivel.runtime.control_characters import CONTROL, escape_controls
+from swivel.runtime.progress import Task
+from swivel.runtime.progress_bars import BarProgress, create_terminal_display, describe_work
+
+SECONDS_PER_LINE = 60  # of a log
 
 
 def quote(word: str) -> str:
@@ -31,20 +38,16 @@ def shown(text: str) -> str:
 
 def print_result(*lines: str) -> None:
     """Print lines of the result."""
+    # click would remove what looks like a color, also from data in a pipe.
     for line in lines:
-        _write_line(shown(line))
-
-
-def _write_line(line: str) -> None:
-    """Write a line of the result; click would remove what looks like a color, also from data in a pipe."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+        sys.stdout.write(shown(line) + "\n")
+        sys.stdout.flush()
 
 
 def print_json(data: Any) -> None:
     """Print the result as one line of JSON, in which control characters are JSON's own escapes."""
     text = json.dumps(data, ensure_ascii=False)
-    _write_line(CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+    print_result(CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
 
 
 def print_message(line: str) -> None:
@@ -90,12 +93,12 @@ class _StandardStream(io.RawIOBase):
 def protect_streams() -> None:
     """Make messages that cannot be written no reason to end a job, and a lost result a clear error.
 
-    This holds for streams that are closed, full, or whose reader has ended. Words that the encoding does not have are
-    printed as escapes.
+    This holds for streams that are closed, full, or whose reader has ended.
     """
     for number in (0, 1, 2):
         _fill_closed(number)
 
+    # A library may print, too: it must not get an exception for its message.
     sys.stdout = _wrap(sys.stdout, 1, has_results=True)
     sys.stderr = _wrap(sys.stderr, 2, has_results=False)
     if sys.stdin is None:
@@ -120,6 +123,59 @@ def _wrap(stream: Any, number: int, *, has_results: bool) -> io.TextIOWrapper:
     return io.TextIOWrapper(
         io.BufferedWriter(_StandardStream(raw, has_results=has_results)),
         encoding=getattr(stream, "encoding", None),
-        errors="backslashreplace",
+        errors="backslashreplace",  # words that the encoding does not have
         line_buffering=True,
     )
+
+
+class LogLines:
+    """A task without a terminal: prints one line per minute, for logs."""
+
+    def __init__(self, job: str, total: float | None, unit: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self.job = job
+        self.total = total
+        self.unit = unit
+        self._clock = clock
+        self._note = ""
+        self._done = 0.0
+        self._done_before = 0.0  # when the last line was printed
+        self._printed_at = clock()
+
+    def advance(self, amount: float = 1, note: str = "") -> None:
+        """Add to the work done, and print a line if the last one is a minute old."""
+        self._done += amount
+        self._note = note or self._note
+        now = self._clock()
+        # The speed is that since the last line: a job is slow at first, while kernels are compiled.
+        seconds = now - self._printed_at
+        if seconds >= SECONDS_PER_LINE:
+            speed = (self._done - self._done_before) / seconds
+            print_message(f"{self.job}: {describe_work(self._done, self.total, speed, self.unit, self._note)}")
+            self._done_before = self._done
+            self._printed_at = now
+
+
+class CommandProgress(BarProgress):
+    """Draws bars at once if standard error is a terminal, and prints messages there."""
+
+    def __init__(self) -> None:
+        super().__init__(create_terminal_display, delay_seconds=0)
+        self._is_terminal = sys.stderr.isatty()
+
+    def begin(self, job: str, total: float | None, unit: str) -> Task:
+        """Start a bar, or the lines of a log."""
+        return super().begin(job, total, unit) if self._is_terminal else LogLines(job, total, unit)
+
+    def end(self, task: Any) -> None:
+        """Remove the bar."""
+        if self._is_terminal:
+            super().end(task)
+
+    def message(self, text: str) -> None:
+        """Print a message, above the bars."""
+        text = translate(text)
+        # A line that is printed beside a bar would be drawn over.
+        if self._display is not None:
+            self._display.console.print(escape_controls(text), markup=False, highlight=False)
+        else:
+            print_message(text)

@@ -78,10 +78,8 @@ def digest_files(
 
 
 def to_facts(digests: dict[str, FileDigest]) -> dict[str, Any]:
-    """Return digests as facts of a manifest, from which `digest_files` reads them.
-
-    Those of files that changed just before they were hashed are left out: a later change may not show in their times.
-    """
+    """Return digests as facts of a manifest, from which `digest_files` reads them."""
+    # Those of files that changed just before they were hashed are left out: a later change may not show in their times.
     return {SOURCES: {path: asdict(digest) for path, digest in digests.items() if digest == _known.get(path)}}
 
 

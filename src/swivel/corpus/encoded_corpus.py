@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +25,12 @@ from numpy.typing import NDArray
 from swivel.config import CorpusConfig
 from swivel.corpus import tokenizer_kernels as kernels
 from swivel.corpus.character_classes import TokenizerRules, build_rules
-from swivel.corpus.streams import PIECE_BYTES, Stream, TextPiece, cut_stream, describe_bad_byte
-from swivel.corpus.type_tables import TypeCounts, TypeFiles, TypeTable, start_text
+from swivel.corpus.sources import Texts
+from swivel.corpus.streams import PIECE_BYTES, Stream, TextPiece, cut_stream, describe_bad_byte, open_streams
+from swivel.corpus.type_tables import PackedTypes, TypeCounts, TypeTable, start_text
 from swivel.corpus.vocabulary import BREAK, GAP, Vocabulary
 from swivel.errors import CorpusError
-from swivel.runtime.parallel import take_in_order
+from swivel.runtime.parallel import map_in_order, take_in_order
 from swivel.runtime.progress import SILENT, Progress, track
 from swivel.runtime.resources import release_freed_memory
 from swivel.storage import ArrayAppender, open_array
@@ -68,7 +69,7 @@ class EncodeWorker:
     def __init__(self, number: int, scratch: Path, max_table_bytes: int) -> None:
         self.number = number
         self.types = TypeTable()
-        self.tables: list[TypeFiles] = []  # tables that were full
+        self.tables: list[PackedTypes] = []  # tables that were full, in scratch files
         self.path = scratch / f"ids-{number}.npy"
         self.ids = ArrayAppender(self.path, np.uint32)
         self._scratch = scratch
@@ -81,7 +82,13 @@ class EncodeWorker:
         if len(self._out) < len(piece.data) + 8:
             self._out = np.empty(len(piece.data) + 8, np.uint32)
 
-        self._restore(carry, rules)
+        # Continue from the state at the end of the previous piece: the bytes of an incomplete token are after the used
+        # part of the arena.
+        text_state, token = carry
+        self.types.reserve(_FREE_TYPES, _FREE_BYTES)
+        used = self.types.arena_bytes
+        self.types.arena[used : used + len(token)] = token
+        self.types.begin_scan(rules, text_state)
         self._scan(piece, rules)
 
         if piece.is_last:
@@ -95,18 +102,8 @@ class EncodeWorker:
 
     def save_types(self) -> None:
         """Write the table to scratch files and continue with an empty one."""
-        self.tables.append(TypeFiles(self.types, self._scratch, f"{self.number}-{len(self.tables)}"))
+        self.tables.append(self.types.save(self._scratch, f"{self.number}-{len(self.tables)}"))
         self.types = TypeTable()
-
-    def _restore(self, carry: Carry, rules: TokenizerRules) -> None:
-        """Set the state of the kernel to that at the end of the previous piece."""
-        text_state, token = carry
-        self.types.reserve(_FREE_TYPES, _FREE_BYTES)
-
-        # The bytes of the current token are after the used part of the arena.
-        used = self.types.arena_bytes
-        self.types.arena[used : used + len(token)] = token
-        self.types.begin_scan(rules, text_state)
 
     def _scan(self, piece: TextPiece, rules: TokenizerRules) -> None:
         """Tokenize a piece; raise CorpusError for invalid UTF-8 in strict mode."""
@@ -145,18 +142,33 @@ class EncodeWorker:
         )
 
 
-def encode_streams(
-    streams: list[Stream],
+def encode_corpus(
+    texts: Texts | list[Stream],
     config: CorpusConfig,
     *,
     scratch: Path,
     threads: int,
-    memory_bytes: int,
+    memory_bytes: int = 1 << 30,
     progress: Progress = SILENT,
     piece_bytes: int = PIECE_BYTES,
     check: Callable[[], None] | None = None,
 ) -> EncodedCorpus:
-    """Tokenize streams once, as `swivel.corpus.encode_corpus` does with texts; units end with their stream."""
+    """Tokenize texts once and return them as type numbers, in scratch files inside the folder `scratch`.
+
+    Texts are paths, globs, URLs, ``-`` for standard input, texts, or lists of tokens; a piece of about `piece_bytes` of
+    them is processed at a time. Distinct tokens that do not fit in `memory_bytes` are in scratch files, too. `check` is
+    called after each piece, and reading ends with the error that it raises.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     encoded = encode_corpus(["To be or not to be"], CorpusConfig(), scratch=Path(folder), threads=1)
+    ...     encoded.token_count, encoded.counts(min_count=2)
+    (6, {'to': 2, 'be': 2})
+    """
+    is_open = isinstance(texts, list) and bool(texts) and isinstance(texts[0], Stream)
+    streams: list[Stream] = texts if is_open else open_streams(texts, config)  # type: ignore[assignment, arg-type]
     rules = build_rules(config, is_tokenized=streams[0].is_tokenized, has_marks=streams[0].has_marks)
     threads = min(threads, max(1, memory_bytes // _WORKER_BYTES))
     sizes = [stream.size for stream in streams if stream.size is not None]
@@ -193,11 +205,9 @@ def _submit_pieces(
     rules: TokenizerRules,
     piece_bytes: int,
 ) -> Iterator[Future[Segment]]:
-    """Submit every piece to the pool and yield its future.
-
-    A piece that starts inside a line waits for the previous one and continues from its state. This cannot deadlock: the
-    pool starts tasks in order of submission, and a task takes an idle worker only after it has waited.
-    """
+    """Submit every piece to the pool and yield its future."""
+    # A piece that starts inside a line waits for the previous one and continues from its state. This cannot deadlock:
+    # the pool starts tasks in order of submission, and a task takes an idle worker only after it has waited.
     idle: SimpleQueue[EncodeWorker] = SimpleQueue()
     for worker in workers:
         idle.put(worker)
@@ -223,26 +233,21 @@ def _submit_pieces(
 
 
 class EncodedCorpus:
-    """A corpus as type numbers, and the tables of its types with their counts, all in scratch files.
+    """A corpus as type numbers, and the tables of its types with their counts, all in scratch files of each worker."""
 
-    `files` has the type numbers and the tables of each worker.
-    """
-
-    def __init__(self, files: list[tuple[Path, list[TypeFiles]]], segments: list[Segment], memory_bytes: int) -> None:
+    def __init__(self, files: list[tuple[Path, list[PackedTypes]]], segments: list[Segment], memory_bytes: int) -> None:
         self._segments = [segment for segment in segments if segment.stop > segment.start]
         self._ids = [open_array(path) for path, _ in files]
         self._tables = [tables for _, tables in files]
 
         tables = list(itertools.chain.from_iterable(self._tables))
         self.types = TypeCounts(tables, memory_bytes, threads=len(files))
-        self.token_count = sum(table.token_count for table in tables)
+        self.token_count = sum(int(table.counts.sum()) for table in tables)
         self.unit_count = self._count_units()  # units with at least one token
 
     def _count_units(self) -> int:
-        """Return the number of breaks, where two adjacent breaks of neighboring segments count once.
-
-        Every unit ends with a break. A break at the start of the corpus ends no unit.
-        """
+        """Return the number of breaks, where two adjacent breaks of neighboring segments count once."""
+        # Every unit ends with a break. A break at the start of the corpus ends no unit.
         units = 0
         is_broken = True
         for segment in self._segments:
@@ -254,29 +259,13 @@ class EncodedCorpus:
         """Return the tokens that occur at least `min_count` times with their counts, in no particular order."""
         return self.types.most_frequent(min_count)
 
-    def write_ids(self, vocabulary: Vocabulary, *, keep_gaps: bool, path: Path, threads: int) -> NDArray[np.uint32]:
+    def write_ids(self, vocabulary: Vocabulary, *, keep_gaps: bool, path: Path, threads: int) -> Ids:
         """Write the corpus in order as vocabulary ids, and return them as a memory map.
 
         BREAK separates units; it is never repeated and not at either end. Tokens that are not in the vocabulary become
         GAP with `keep_gaps`; otherwise they are left out.
         """
-        parts = self._list_parts(vocabulary, GAP if keep_gaps else BREAK)
-        file = ArrayAppender(path, np.uint32)
-        is_broken = False  # whether a break is due before the next id
-        with contextlib.closing(file), ThreadPoolExecutor(threads) as pool:
-            futures = (pool.submit(_map_part, *part) for part in parts)
-            for ids, opens, closes in take_in_order(futures, ahead=threads + 3):
-                is_broken |= opens
-                if len(ids):
-                    if is_broken and file.length:
-                        file.append(np.array([BREAK]))
-                    file.append(ids)
-                    is_broken = closes
-                else:
-                    is_broken |= closes
-
-        release_freed_memory()
-        return open_array(path)
+        return write_parts(self._list_parts(vocabulary, GAP if keep_gaps else BREAK), path, threads)
 
     def _list_parts(self, vocabulary: Vocabulary, absent: np.uint32) -> Iterator[tuple[Ids, Ids]]:
         """Yield the vocabulary ids by type number, and some type numbers, for all parts of the corpus in order."""
@@ -286,7 +275,7 @@ class EncodedCorpus:
         for segment in self._segments:
             table, ids = current.get(segment.worker, (-1, None))
             if ids is None or table != segment.table:
-                numbers = words.find(self._tables[segment.worker][segment.table].open())
+                numbers = words.find(self._tables[segment.worker][segment.table])
                 ids = np.where(numbers < 0, absent, numbers).astype(np.uint32)
                 current[segment.worker] = (segment.table, ids)
 
@@ -294,8 +283,25 @@ class EncodedCorpus:
                 yield ids, self._ids[segment.worker][start : min(start + _MAP_IDS, segment.stop)]
 
 
-def _map_part(numbers: Ids, ids: Ids) -> tuple[Ids, bool, bool]:
+def write_parts(parts: Iterable[tuple[Ids, Ids]], path: Path, threads: int) -> Ids:
+    """Write parts of a corpus as vocabulary ids, from the ids by type number, and the type numbers of each part."""
+    file = ArrayAppender(path, np.uint32)
+    is_broken = False  # whether a break is due before the next id
+    with contextlib.closing(file):
+        for ids, opens, closes in map_in_order(_map_part, parts, threads=threads, ahead=threads + 3):
+            if len(ids):
+                if (is_broken or opens) and file.length:
+                    file.append(np.array([BREAK]))
+                file.append(ids)
+            is_broken = closes or (is_broken and not len(ids))
+
+    release_freed_memory()
+    return open_array(path)
+
+
+def _map_part(part: tuple[Ids, Ids]) -> tuple[Ids, bool, bool]:
     """Return the vocabulary ids of a part, and whether a break is due before and after them."""
+    numbers, ids = part
     out = np.empty(len(ids), np.uint32)
     size, opens, closes = kernels.map_ids(ids, numbers, out)
     return out[:size], bool(opens), bool(closes)

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING
 
 from swivel.config import CorpusConfig
 from swivel.corpus.sources import PACKED_SUFFIXES, TextFile, clear_remote_errors, open_file, text_size
-from swivel.corpus.streams import BLOCK_BYTES, Stream, TextBlock, drop_bom, file_stream, find_codec
+from swivel.corpus.streams import BLOCK_BYTES, UTF8, Stream, TextBlock, drop_bom, file_stream, find_codec
 from swivel.errors import CorpusError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class FileRange:
 
 def cut_files(files: Iterable[TextFile], config: CorpusConfig, range_bytes: int) -> list[FileRange]:
     """Return ranges of about `range_bytes` that cover the files in order."""
-    is_utf8 = find_codec(config.encoding).name in ("utf-8", "utf-8-sig")
+    is_utf8 = find_codec(config.encoding).name in UTF8
     ranges = []
 
     for file in files:
@@ -70,11 +70,11 @@ def encode_ranges(
     ranges: tuple[FileRange, ...], config: CorpusConfig, *, scratch: Path, memory_bytes: int = 1 << 30
 ) -> EncodedCorpus:
     """Tokenize ranges with one thread; raise CorpusError with the line of the file if one cannot be read."""
-    from swivel.corpus.encoded_corpus import encode_streams
+    from swivel.corpus.encoded_corpus import encode_corpus
 
     def encode(parts: tuple[FileRange, ...]) -> EncodedCorpus:
         streams = [open_range(part, config) for part in parts]
-        return encode_streams(streams, config, scratch=scratch, threads=1, memory_bytes=memory_bytes)
+        return encode_corpus(streams, config, scratch=scratch, threads=1, memory_bytes=memory_bytes)
 
     try:
         return encode(ranges)
@@ -105,15 +105,10 @@ def open_range(part: FileRange, config: CorpusConfig) -> Stream:
 def _read_between(part: FileRange, unit_ends: tuple[bytes, ...]) -> Iterator[TextBlock]:
     """Yield the bytes of the units that start in a range."""
     with open_file(part.file) as raw, clear_remote_errors(str(part.file)):
-        position: int | None = 0
-        if part.start:
-            position = _find_cut(raw, part.start, part.stop, unit_ends)
+        position = _find_cut(raw, part.start, part.stop, unit_ends) if part.start else 0
         if position is None:
             return  # A single unit spans the whole range; it belongs to the range where it starts.
-
-        stop = None
-        if part.stop is not None:
-            stop = _find_cut(raw, part.stop, None, unit_ends)
+        stop = None if part.stop is None else _find_cut(raw, part.stop, None, unit_ends)
 
         raw.seek(position)
         while stop is None or position < stop:
@@ -125,11 +120,9 @@ def _read_between(part: FileRange, unit_ends: tuple[bytes, ...]) -> Iterator[Tex
 
 
 def _find_cut(raw: IO[bytes], offset: int, stop: int | None, unit_ends: tuple[bytes, ...]) -> int | None:
-    """Return the position after the first unit end at or after `offset`, or None if there is none before `stop`.
-
-    The search starts the length of the longest unit end before `offset`. The result depends on `offset` alone and does
-    not decrease with it, so neighboring ranges agree on the position where they meet.
-    """
+    """Return the position after the first unit end at or after `offset`, or None if there is none before `stop`."""
+    # The search starts the length of the longest unit end before `offset`. The result depends on `offset` alone and
+    # does not decrease with it, so neighboring ranges agree on the position where they meet.
     longest = max(map(len, unit_ends))
     position = max(offset - longest, 0)
     raw.seek(position)

@@ -11,24 +11,22 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from swivel.config import SCORERS, CorpusConfig
 from swivel.corpus import phrase_kernels as kernels
-from swivel.corpus.tokenizer_kernels import map_ids
-from swivel.corpus.type_tables import TypeTable
+from swivel.corpus.encoded_corpus import EncodedCorpus, write_parts
+from swivel.corpus.type_tables import TypeCounts, TypeTable
 from swivel.corpus.vocabulary import BREAK, GAP, Vocabulary, read_tokens
 from swivel.errors import ConfigError
 from swivel.runtime.parallel import map_in_order
-from swivel.storage import ArrayAppender, open_array
-
-if TYPE_CHECKING:
-    from swivel.corpus.encoded_corpus import EncodedCorpus
+from swivel.storage import ArrayAppender
 
 Ids = NDArray[np.uint32]
+Ints = NDArray[np.int64]
 
 THRESHOLDS = {"word2vec": 10.0, "npmi": 0.5}
 JOINT = "_"
@@ -73,54 +71,36 @@ class JoinedCorpus:
         return int(self._counts.sum())
 
     @property
-    def types(self) -> JoinedCorpus:
-        """The counts of the tokens, which are methods of this object."""
-        return self
-
-    def merge(self) -> TypeTable:
-        """Return a table of all tokens that occur, with their counts."""
-        counts = self.most_frequent()
-        return TypeTable.from_tokens(counts, counts.values())
-
-    def most_frequent(self, min_count: int = 1, limit: int = 0) -> Mapping[str, int]:
-        """Return all tokens that occur at least `min_count` times, with their counts; `limit` is not used."""
-        indices = np.flatnonzero(self._counts >= max(min_count, 1)).tolist()
-        return {self.tokens[number]: int(self._counts[number]) for number in indices}
-
-    def of_tokens(self, tokens: Iterable[str]) -> Mapping[str, int]:
-        """Return the counts of those of the given tokens that occur."""
-        known = self.most_frequent()
-        return {token: known[token] for token in tokens if token in known}
+    def types(self) -> TypeCounts:
+        """The tokens that occur, with their counts."""
+        places = np.flatnonzero(self._counts).tolist()
+        table = TypeTable.from_tokens([self.tokens[place] for place in places], self._counts[places])
+        return TypeCounts([table.pack()], memory_bytes=1 << 62)  # It is in memory already.
 
     def write_ids(self, vocabulary: Vocabulary, *, keep_gaps: bool, path: Path, threads: int) -> Ids:
         """Write the corpus as ids of a vocabulary, as `EncodedCorpus.write_ids` does."""
         absent = GAP if keep_gaps else BREAK
         numbers = np.array([vocabulary.ids.get(token, absent) for token in self.tokens], np.uint32)
-
-        def convert(ids: Ids) -> Ids:
-            out = np.empty(len(ids) + 1, np.uint32)
-            size, _, closes = map_ids(ids, numbers, out)
-            out[size] = BREAK
-            return out[: size + bool(closes and size)]
-
-        return self._write(map_in_order(convert, self._chunks(), threads=threads), path)
+        starts = range(0, len(self.ids), _CHUNK_IDS)
+        return write_parts(((numbers, self.ids[start : start + _CHUNK_IDS]) for start in starts), path, threads)
 
     def find(self, config: CorpusConfig) -> None:
         """Find phrases and join them, in as many passes as configured."""
         for _ in range(config.phrase_passes):
-            pairs = self._count_pairs(config.phrase_min_count)
-            scores = score_pairs(pairs, self._counts, config)
+            first, second, pair_counts, types = self._count_pairs(config.phrase_min_count)
+            scores = score_pairs(
+                self._counts[first], self._counts[second], pair_counts, types, self.token_count, config
+            )
             threshold = THRESHOLDS[config.phrases] if config.phrase_threshold is None else config.phrase_threshold
             indices = np.flatnonzero(scores > threshold)
             if not len(indices):
                 return
 
-            firsts = pairs.firsts[indices].tolist()
-            seconds = pairs.seconds[indices].tolist()
-            names = [f"{self.tokens[a]}{JOINT}{self.tokens[b]}" for a, b in zip(firsts, seconds, strict=True)]
-            self.join(list(zip(names, zip(firsts, seconds, strict=True), strict=True)))
+            pairs = list(zip(first[indices].tolist(), second[indices].tolist(), strict=True))
+            names = [f"{self.tokens[a]}{JOINT}{self.tokens[b]}" for a, b in pairs]
+            self.join(list(zip(names, pairs, strict=True)))
 
-            occurrences_of = self.of_tokens(names)
+            occurrences_of = self.types.of_tokens(names)
             best = dict(zip(names, scores[indices].tolist(), strict=True))
             self.phrases += [Phrase(name, occurrences_of[name], best[name]) for name in best if name in occurrences_of]
 
@@ -130,7 +110,7 @@ class JoinedCorpus:
         sequences = [(JOINT.join(words), words) for words in map(split_phrase, phrases) if len(words) > 1]
         known = [(name, tuple(ids[word] for word in words)) for name, words in sequences if set(words) <= ids.keys()]
         self.join(known)
-        occurrences_of = self.of_tokens(name for name, _ in sequences)
+        occurrences_of = self.types.of_tokens(name for name, _ in sequences)
         self.absent = [name for name, _ in sequences if name not in occurrences_of]
 
     def join(self, sequences: Sequence[tuple[str, tuple[int, ...]]]) -> None:
@@ -139,7 +119,12 @@ class JoinedCorpus:
         trie = PhraseTrie(len(self.tokens), [(members, numbers[name]) for name, members in sequences])
         self._passes += 1
         joined = map_in_order(trie.join, self._chunks(), threads=self._threads)
-        self.ids = self._write(joined, self._scratch / f"tokens-{self._passes}.npy")
+        file = ArrayAppender(self._scratch / f"tokens-{self._passes}.npy", np.uint32)
+        with contextlib.closing(file):
+            for ids, _ in joined:
+                file.append(ids)
+        self.ids = file.open()
+
         counts = np.zeros(len(self.tokens), np.int64)
         for ids in self._chunks():
             counts += np.bincount(ids[ids != BREAK], minlength=len(counts))
@@ -179,20 +164,11 @@ class JoinedCorpus:
             yield self.ids[start:stop]
             start = stop
 
-    def _write(self, parts: Iterable[Ids], path: Path) -> Ids:
-        file = ArrayAppender(path, np.uint32)
-        with contextlib.closing(file):
-            for part in parts:
-                file.append(part)
-        ids = open_array(path)
-        # Parts end with a break; the corpus does not.
-        return ids[:-1] if len(ids) and ids[-1] == BREAK else ids
-
-    def _count_pairs(self, min_count: int) -> Pairs:
-        """Count all pairs of adjacent tokens, and return those that are frequent enough."""
+    def _count_pairs(self, min_count: int) -> tuple[Ints, Ints, Ints, int]:
+        """Return the frequent pairs of adjacent tokens, their counts, and the number of distinct tokens and pairs."""
         is_joined = self._powers != _BASE
 
-        def count(part: int) -> tuple[NDArray[np.uint64], NDArray[np.int64], int]:
+        def count(part: int) -> tuple[NDArray[np.uint64], Ints, int]:
             slots = _FIRST_SLOTS
             while True:
                 keys = np.zeros(slots, np.uint64)
@@ -224,19 +200,10 @@ class JoinedCorpus:
 
         is_frequent = counts >= min_count
         types = int(np.count_nonzero(self._counts)) + distinct
-        return Pairs(firsts[is_frequent], seconds[is_frequent], counts[is_frequent], types)
+        return firsts[is_frequent], seconds[is_frequent], counts[is_frequent], types
 
 
-class Pairs(NamedTuple):
-    """Frequent pairs of tokens with their counts, and the number of distinct tokens and pairs."""
-
-    firsts: NDArray[np.int64]
-    seconds: NDArray[np.int64]
-    counts: NDArray[np.int64]
-    types: int
-
-
-def _split_keys(keys: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _split_keys(keys: NDArray[np.uint64]) -> tuple[Ints, Ints]:
     first = (keys >> np.uint64(32)).astype(np.int64) - 1
     return first, (keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
 
@@ -248,24 +215,24 @@ def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
         return values ^ (values >> np.uint64(31))
 
 
-def score_pairs(pairs: Pairs, counts: NDArray[np.int64], config: CorpusConfig) -> NDArray[np.float64]:
-    """Return the score of every pair: gensim's default one, (n_ab - min_count) types / (n_a n_b), or NPMI."""
-    a = counts[pairs.firsts].astype(np.float64)
-    b = counts[pairs.seconds].astype(np.float64)
-    both = pairs.counts.astype(np.float64)
+def score_pairs(
+    first: Ints, second: Ints, both: Ints, types: int, total: int, config: CorpusConfig
+) -> NDArray[np.float64]:
+    """Return the score of every pair from counts: gensim's default, (n_ab - min_count) types / (n_a n_b), or NPMI."""
+    a, b, ab = (counts.astype(np.float64) for counts in (first, second, both))
     if config.phrases == "word2vec":
-        return (both - config.phrase_min_count) / a / b * pairs.types
+        return (ab - config.phrase_min_count) / a / b * types
 
-    total = counts.sum()
     with np.errstate(divide="ignore", invalid="ignore"):  # A text of one pair only.
-        return np.asarray(np.log(both / total / (a / total * (b / total))) / -np.log(both / total))
+        return np.asarray(np.log(ab / total / (a / total * (b / total))) / -np.log(ab / total))
 
 
 class PhraseTrie:
     """Sequences of token numbers and the number that replaces each; `join` finds the longest at every position.
 
-    >>> PhraseTrie(6, [((0, 1), 4), ((0, 1, 2), 5)]).join(np.array([0, 1, 2, 0, 1, 3], np.uint32)).tolist()
-    [5, 4, 3]
+    >>> ids, places = PhraseTrie(6, [((0, 1), 4), ((0, 1, 2), 5)]).join(np.array([0, 1, 2, 0, 1, 3], np.uint32))
+    >>> ids.tolist(), places.tolist()
+    ([5, 4, 3], [0, 3, 5])
     """
 
     def __init__(self, tokens: int, sequences: Iterable[tuple[Sequence[int], int]]) -> None:
@@ -288,12 +255,8 @@ class PhraseTrie:
         keys = np.array([(state + 1) << 32 | member for state, member in nodes], np.uint64)
         kernels.fill_trie(keys, np.array(list(nodes.values()), np.int64), self._keys, self._nodes)
 
-    def join(self, ids: Ids) -> Ids:
-        """Return the ids with phrases joined; no phrase crosses a break."""
-        return self.join_with_places(ids)[0]
-
-    def join_with_places(self, ids: Ids) -> tuple[Ids, NDArray[np.int64]]:
-        """Return the ids with phrases joined, and the position where each of them began."""
+    def join(self, ids: Ids) -> tuple[Ids, Ints]:
+        """Return the ids with phrases joined, none across a break, and the position where each of them began."""
         out = np.empty(len(ids), np.uint32)
         places = np.empty(len(ids), np.int64)
         size = kernels.join_phrases(ids, self._tokens, self._keys, self._nodes, self._targets, out, places)
@@ -311,7 +274,10 @@ def read_phrases(config: CorpusConfig) -> tuple[str, ...] | None:
     if path is None:
         return None
     if not path.is_file():
-        raise ConfigError(f"phrases must be none, {', '.join(SCORERS)} or a file with one phrase per line, got {path}")
+        raise ConfigError(
+            f"phrases must be none, {', '.join(SCORERS)} or a file with one phrase per line, got {path}",
+            argument="phrases",
+        )
     phrases = read_tokens(path)
     return tuple(phrase.lower() for phrase in phrases) if config.lowercase else phrases
 

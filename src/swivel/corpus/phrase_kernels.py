@@ -29,11 +29,9 @@ def _mix(key: Any) -> Any:
 
 @_compile
 def count_pairs(ids: Ids, part: int, parts: int, keys: Keys, counts: Ints) -> int:
-    """Count the pairs of adjacent tokens that belong to a part of all pairs, in a hash table with open addressing.
-
-    The key of a pair is (first + 1) << 32 | second. Returns the number of distinct pairs, or -1 if the table is more
-    than half full.
-    """
+    """Count the pairs of adjacent tokens that belong to a part of all pairs, in a hash table with open addressing."""
+    # The key of a pair is (first + 1) << 32 | second. Returns the number of distinct pairs, or -1 if the table is more
+    # than half full.
     mask = np.uint64(keys.size - 1)  # The number of slots is a power of two.
     distinct = 0
     for position in range(ids.size - 1):
@@ -86,11 +84,9 @@ def _find_node(keys: Keys, nodes: Ints, state: int, member: Any) -> Any:
 
 @_compile
 def join_phrases(ids: Ids, tokens: int, keys: Keys, nodes: Ints, targets: Ints, out: Ids, places: Ints) -> int:
-    """Replace the longest phrase that starts at each position, from left to right; return the number of ids written.
-
-    A state is a token, or a node of the trie from `tokens` on; `targets` has the phrase of a node, or -1. `places` is
-    filled with the position where each written id began.
-    """
+    """Replace the longest phrase that starts at each position, from left to right; return the number of ids written."""
+    # A state is a token, or a node of the trie from `tokens` on; `targets` has the phrase of a node, or -1. `places` is
+    # filled with the position where each written id began.
     size = 0
     position = 0
     while position < ids.size:

@@ -91,20 +91,14 @@ Texts: TypeAlias = "str | TextFile | Iterable[str] | Iterable[TextFile] | Iterab
 
 
 def find_texts(texts: Texts, out: str | Path | None = None) -> Texts:
-    """Return paths, folders, globs and URLs as a list of their files, and texts in memory unchanged.
-
-    Nothing in the output folder `out` is listed. Nothing is taken from an iterator yet, unless it is `glob.iglob`.
-    """
+    """Return paths, folders, globs and URLs as a list of their files, and texts in memory unchanged."""
+    # Nothing in the output folder `out` is listed. Nothing is taken from an iterator yet, unless it is `glob.iglob`.
     if isinstance(texts, Iterator):
-        return list_files(texts, outside=out) if _is_glob(texts) else _skip_output(texts, out)
+        code = getattr(texts, "gi_code", None)
+        is_glob = code is not None and code.co_filename == glob.iglob.__code__.co_filename
+        return list_files(texts, outside=out) if is_glob else _skip_output(texts, out)
     files = files_of(texts, out)
     return texts if files is None else files
-
-
-def _is_glob(texts: object) -> bool:
-    """Return whether an iterator comes from `glob.iglob`, which yields names of files."""
-    code = getattr(texts, "gi_code", None)
-    return code is not None and code.co_filename == glob.iglob.__code__.co_filename
 
 
 def _skip_output(items: Iterator[Any], out: str | Path | None) -> Iterator[Any]:
@@ -127,11 +121,10 @@ def check_items(items: Iterable[Any], kind: type | tuple[type, ...], words: str)
 def list_files(
     texts: str | TextFile | Iterable[str | TextFile], *, outside: str | Path | None = None
 ) -> list[TextFile]:
-    """Return the files of paths, folders (sorted, without hidden files), globs and URLs; raise CorpusError if none.
-
-    Links to folders are followed, and each folder is read once. Folders and globs do not include the folder `outside`,
-    which is the output, nor the results of other commands. A pipe, socket or device is read only if it is named itself.
-    """
+    """Return the files of paths, folders (sorted, without hidden files), globs and URLs; raise CorpusError if none."""
+    # Links to folders are followed, and each folder is read once. Folders and globs do not include the folder
+    # `outside`, which is the output, nor the results of other commands. A pipe, socket or device is read only if it is
+    # named itself.
     paths = [texts] if isinstance(texts, (str, *FILE_TYPES)) else list(texts)
     out = None if outside is None else Path(outside)
 
@@ -191,10 +184,8 @@ def _list_folder(folder: Path, out: Path | None) -> list[TextFile]:
 
 
 def _walk(folder: Path, seen: set[tuple[int, int] | None], own: list[Path]) -> Iterator[Path]:
-    """Yield the files of a folder and of the folders in it; add what Swivel wrote to `own` instead.
-
-    Folders that were seen before are left out. They are the output, or have several names because of links.
-    """
+    """Yield the files of a folder and of the folders in it; add what Swivel wrote to `own` instead."""
+    # Folders that were seen before are left out. They are the output, or have several names because of links.
     identity = identify(folder)
     if identity in seen or is_own_folder(folder):
         own.append(folder)
@@ -282,11 +273,9 @@ def _name_files(files: Iterable[TextFile]) -> Iterator[str]:
 def fingerprint_sources(
     texts: Texts, config: CorpusConfig, digests: Mapping[str, FileDigest] | None = None
 ) -> dict[str, str]:
-    """Return a fingerprint of each source's content and configuration, by file name.
-
-    The location of a file is not included, so that a project may be moved. Iterables and pipes have no fingerprint; a
-    fixed text replaces it. `digests` are those of `digest_sources`, which computes them by default.
-    """
+    """Return a fingerprint of each source's content and configuration, by file name."""
+    # The location of a file is not included, so that a project may be moved. Iterables and pipes have no fingerprint; a
+    # fixed text replaces it. `digests` are those of `digest_sources`, which computes them by default.
     files = files_of(texts)
     if files is None:
         return {TEXT_IN_MEMORY: TEXT_IN_MEMORY}
@@ -303,10 +292,8 @@ def can_compare(inputs: Mapping[str, str]) -> bool:
 def digest_sources(
     texts: Texts, *, known: Path | None = None, threads: int | None = None, progress: Progress = SILENT
 ) -> dict[str, FileDigest]:
-    """Return the digests of all local files of texts, by full path.
-
-    A file that has not changed since the folder `known` was written from it is not read again.
-    """
+    """Return the digests of all local files of texts, by full path."""
+    # A file that has not changed since the folder `known` was written from it is not read again.
     files = [file for file in local_files(texts) if not is_pipe(file)]
     return digest_files(files, known=known, threads=threads or count_cores(), progress=progress)
 
@@ -323,11 +310,9 @@ def refuse_table(texts: object) -> None:
 
 
 def files_of(texts: Texts, out: str | Path | None = None) -> list[TextFile] | None:
-    """Return the files of paths that are not in the folder `out`; None for texts in memory.
-
-    Strings in a list are paths if each of them exists or looks like a path. Strings of an iterator are texts, unless
-    it is `glob.iglob`.
-    """
+    """Return the files of paths that are not in the folder `out`; None for texts in memory."""
+    # Strings in a list are paths if each of them exists or looks like a path. Strings of an iterator are texts, unless
+    # it is `glob.iglob`.
     if isinstance(texts, (str, *FILE_TYPES)):
         return list_files(texts, outside=out)
     refuse_table(texts)
@@ -429,14 +414,14 @@ def list_url(url: str) -> list[Path] | list[RemoteFile]:
         else:
             paths = []
 
-    files = [RemoteFile(system, file) for file in sorted(paths) if not _is_hidden(file, path)]
+    files = []
+    for file in sorted(paths):
+        parts = PurePosixPath(file.removeprefix(path)).parts
+        if not any(part.startswith(".") for part in parts):
+            files.append(RemoteFile(system, file))
     if not files:
         raise CorpusError(f"{url}: no such file, or a folder without files")
     return files
-
-
-def _is_hidden(file: str, folder: str) -> bool:
-    return any(part.startswith(".") for part in PurePosixPath(file.removeprefix(folder)).parts)
 
 
 @contextmanager

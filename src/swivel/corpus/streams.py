@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import bz2
 import codecs
-import gzip
-import io
+import importlib.util
 import itertools
 import lzma
 import sys
@@ -42,45 +41,25 @@ from swivel.runtime.resources import format_bytes
 
 BLOCK_BYTES = 1 << 20
 PIECE_BYTES = 1 << 20  # small enough for the cache of a core
-_ZSTD_BYTES = 1 << 8  # decompressed at a time: 4 bytes can become 128 KiB, so that these become 8 MiB at most
+UTF8 = ("utf-8", "utf-8-sig")  # names of codecs
 _MAX_CONTINUATION_BYTES = 3  # of a code point in UTF-8
-_SEPARATOR = "swivel.separator"
+SEPARATOR = "swivel.separator"
 _XZ_BYTES = 1 << 30  # memory for decompression; files of `xz -9` take 65 MiB
 
 
-class _XzReader(io.RawIOBase):
-    """An xz file that may have several streams; unlike `lzma.open`, it takes a limited amount of memory."""
+def _start_zstd() -> Any:
+    import zstandard
 
-    def __init__(self, raw: IO[bytes]) -> None:
-        self._raw = raw
-        self._stream = lzma.LZMADecompressor(memlimit=_XZ_BYTES)
-
-    def read(self, size: int = -1) -> bytes:
-        """Return up to `size` bytes; none at the end."""
-        while True:
-            rest = b""
-            if self._stream.eof:
-                rest = self._stream.unused_data.lstrip(b"\0")  # zeros may separate streams
-                while not rest:
-                    block = self._raw.read(1 << 16)
-                    if not block:
-                        return b""
-                    rest = block.lstrip(b"\0")
-                self._stream = lzma.LZMADecompressor(memlimit=_XZ_BYTES)
-            elif self._stream.needs_input:
-                rest = self._raw.read(1 << 16)
-                if not rest:
-                    raise EOFError("it is truncated")
-
-            data = self._stream.decompress(rest, size)
-            if data:
-                return data
+    return zstandard.ZstdDecompressor().decompressobj()
 
 
-_OPENERS: dict[str, tuple[str, Callable[[IO[bytes]], Any]]] = {
-    ".gz": ("gzip", gzip.open),
-    ".bz2": ("bzip2", bz2.open),
-    ".xz": ("xz", _XzReader),
+# Formats of compressed files: name, decompressor, and how many bytes it takes and returns at a time, because a few may
+# become gigabytes. That of zstd knows no limit; 4 bytes become 128 KiB at most, so that 256 become 8 MiB.
+_COMPRESSIONS: dict[str, tuple[str, Callable[[], Any], int, tuple[int, ...]]] = {
+    ".gz": ("gzip", lambda: zlib.decompressobj(zlib.MAX_WBITS | 16), 1 << 16, (BLOCK_BYTES,)),
+    ".bz2": ("bzip2", bz2.BZ2Decompressor, 1 << 16, (BLOCK_BYTES,)),
+    ".xz": ("xz", lambda: lzma.LZMADecompressor(memlimit=_XZ_BYTES), 1 << 16, (BLOCK_BYTES,)),
+    ".zst": ("zstd", _start_zstd, 1 << 8, ()),
 }
 
 
@@ -104,11 +83,9 @@ class Stream:
 
 
 def open_streams(texts: Texts, config: CorpusConfig) -> list[Stream]:
-    """Return the streams of all kinds of texts; of an iterable, only the first item is read.
-
-    A missing item of an iterable (None or NaN) is an empty text. Raises CorpusError if `texts` is of the wrong type or
-    a file does not exist.
-    """
+    """Return the streams of all kinds of texts; of an iterable, only the first item is read."""
+    # A missing item of an iterable (None or NaN) is an empty text. Raises CorpusError if `texts` is of the wrong type
+    # or a file does not exist.
     codec = find_codec(config.encoding)
     files = files_of(texts)
     if files is not None:
@@ -137,39 +114,19 @@ def open_streams(texts: Texts, config: CorpusConfig) -> list[Stream]:
     return [Stream(TEXT_IN_MEMORY, lambda: _pack(_pack_texts(items)), has_marks=True)]
 
 
-def read_lines(path: str | TextFile, config: CorpusConfig | None = None) -> Iterator[str]:
-    """Yield the lines of the files of a path, which may be compressed; "-" is standard input.
-
-    Raises CorpusError for invalid bytes; with `errors="replace"`, they become NUL, which separates tokens.
-    """
-    config = config or CorpusConfig()
-    for stream in open_streams(path, config):
-        pending: list[str] = []  # the parts of a line that is not complete
-        for piece in cut_stream(stream, PIECE_BYTES):
-            try:
-                text = piece.data.decode("utf-8", "strict" if config.errors == "strict" else _SEPARATOR)
-            except UnicodeDecodeError as error:
-                raise describe_bad_byte(piece, error.start) from error
-
-            first, *lines = text.split("\n")
-            pending.append(first)
-            for line in lines:
-                yield "".join(pending).removesuffix("\r")
-                pending = [line]
-        if any(pending):
-            yield "".join(pending)
-
-
 def find_codec(encoding: str) -> codecs.CodecInfo:
     """Return the Python codec of a text encoding; raise ConfigError if there is none."""
     try:
         codec = codecs.lookup(encoding)
     except (LookupError, ValueError):
         raise ConfigError(
-            f"encoding must be the name of a Python codec, such as utf-8 or latin-1, got {encoding!r}"
+            f"encoding must be the name of a Python codec, such as utf-8 or latin-1, got {encoding!r}",
+            argument="encoding",
         ) from None
     if not getattr(codec, "_is_text_encoding", True):
-        raise ConfigError(f"encoding must be a text encoding, such as utf-8 or latin-1, got {encoding!r}")
+        raise ConfigError(
+            f"encoding must be a text encoding, such as utf-8 or latin-1, got {encoding!r}", argument="encoding"
+        )
     return codec
 
 
@@ -179,98 +136,78 @@ def file_stream(file: TextFile, codec: codecs.CodecInfo, config: CorpusConfig) -
 
     def read() -> Iterator[TextBlock]:
         blocks = _read_file(file, name)
-        if codec.name in ("utf-8", "utf-8-sig"):
-            return blocks
-        return _transcode(blocks, name, codec, config)
+        return drop_bom(blocks if codec.name in UTF8 else _transcode(blocks, name, codec, config))
 
-    return Stream(name, lambda: drop_bom(read()), size_of(file))
+    return Stream(name, read, size_of(file))
 
 
 def _read_file(file: TextFile, name: str) -> Iterator[TextBlock]:
     raw = sys.stdin.buffer if file == STDIN else open_file(file)
     suffix = file.suffix.lower()
     try:
-        if suffix == ".zst":
-            yield from _read_zstd(raw, name)
-        elif suffix in _OPENERS:
-            yield from _decompress(raw, name, suffix)
+        if suffix in _COMPRESSIONS:
+            yield from _decompress(_read_blocks(raw, name), name, suffix)
         else:
-            yield from _read_plain(raw, name)
+            yield from (TextBlock(data, len(data)) for data in _read_blocks(raw, name))
     finally:
         if file != STDIN:
             raw.close()
 
 
-def _read_plain(raw: IO[bytes], name: str) -> Iterator[TextBlock]:
+def _read_blocks(raw: IO[bytes], name: str) -> Iterator[bytes]:
     while True:
         with clear_errors(name, CorpusError):
             data = raw.read(BLOCK_BYTES)
         if not data:
             return
-        yield TextBlock(data, len(data))
+        yield data
 
 
-def _decompress(raw: IO[bytes], name: str, suffix: str) -> Iterator[TextBlock]:
-    kind, opener = _OPENERS[suffix]
-    position = 0
+def _decompress(blocks: Iterator[bytes], name: str, suffix: str) -> Iterator[TextBlock]:
+    """Yield the decompressed blocks of a file, which may have several streams with zeros between them."""
+    kind, start, taken_bytes, limit = _COMPRESSIONS[suffix]
+    if suffix == ".zst" and importlib.util.find_spec("zstandard") is None:
+        raise missing_extra(f"{name}: .zst files", "zstandard", "zstd")
 
-    with opener(raw) as file:
-        while True:
-            try:
-                data = file.read(BLOCK_BYTES)
-            except (OSError, EOFError, ValueError, MemoryError, zlib.error, lzma.LZMAError) as error:
-                if "usage limit" in str(error):
-                    raise CorpusError(
-                        f"{name}: needs more than {format_bytes(_XZ_BYTES)} of memory to decompress; compress it with "
-                        "a smaller dictionary, such as that of xz -9"
-                    ) from error
-                raise CorpusError(f"{name}: not a {kind} file, or damaged ({error})") from error
-            if not data:
-                return
-
-            yield TextBlock(data, raw.tell() - position)
-            position = raw.tell()
-
-
-def _read_zstd(raw: IO[bytes], name: str) -> Iterator[TextBlock]:
-    """Yield the decompressed blocks of a zstd file, which may have several frames."""
-    try:
-        import zstandard
-    except ImportError:
-        raise missing_extra(f"{name}: .zst files", "zstandard", "zstd") from None
-
-    frame = zstandard.ZstdDecompressor().decompressobj()
-    is_open = False  # whether the last frame is incomplete
+    stream = start()
+    is_open = False  # whether the last stream is incomplete
     cost = 0
 
-    for rest in _read_pieces(raw, _ZSTD_BYTES):
-        cost += len(rest)
+    for block in blocks:
+        for first in range(0, len(block), taken_bytes):
+            rest = block[first : first + taken_bytes]
+            cost += len(rest)
+            data = b"x"
+            # A decompressor that may not return everything at once keeps the rest itself, or returns it (zlib).
+            while rest or data:
+                if stream.eof:
+                    rest = rest.lstrip(b"\0")
+                    if not rest:
+                        break
+                    stream = start()
+                try:
+                    data = stream.decompress(rest, *limit)
+                except Exception as error:  # Each library raises its own.
+                    raise _describe_damage(name, kind, error) from error
 
-        while rest:
-            try:
-                data = frame.decompress(rest)
-            except (zstandard.ZstdError, MemoryError) as error:
-                raise CorpusError(f"{name}: not a zstd file, or damaged ({error})") from error
-
-            is_open = not frame.eof
-            rest = b""
-            if frame.eof:  # Another frame may follow.
-                rest = frame.unused_data
-                frame = zstandard.ZstdDecompressor().decompressobj()
-
-            if data:
-                yield TextBlock(data, cost)
-                cost = 0
+                is_open = not stream.eof
+                rest = stream.unused_data if stream.eof else getattr(stream, "unconsumed_tail", b"")
+                if data:
+                    yield TextBlock(data, cost)
+                    cost = 0
 
     if is_open:
-        raise CorpusError(f"{name}: not a zstd file, or damaged (it is truncated)")
+        raise _describe_damage(name, kind, "it is truncated")
 
 
-def _read_pieces(raw: IO[bytes], size: int) -> Iterator[bytes]:
-    """Yield the bytes of a file in pieces of a small size, from larger blocks."""
-    for block in iter(lambda: raw.read(1 << 16), b""):
-        for start in range(0, len(block), size):
-            yield block[start : start + size]
+def _describe_damage(name: str, kind: str, reason: object) -> CorpusError:
+    if "usage limit" in str(reason):  # of xz
+        limit = format_bytes(_XZ_BYTES)
+        return CorpusError(
+            f"{name}: needs more than {limit} of memory to decompress; compress it with a smaller dictionary, such as "
+            "that of xz -9"
+        )
+    return CorpusError(f"{name}: not a {kind} file, or damaged ({reason})")
 
 
 def drop_bom(blocks: Iterator[TextBlock]) -> Iterator[TextBlock]:
@@ -291,7 +228,7 @@ def drop_bom(blocks: Iterator[TextBlock]) -> Iterator[TextBlock]:
         yield TextBlock(pending, cost)
 
 
-codecs.register_error(_SEPARATOR, lambda error: ("\0", error.end))  # type: ignore[attr-defined]
+codecs.register_error(SEPARATOR, lambda error: ("\0", error.end))  # type: ignore[attr-defined]
 
 
 def _transcode(
@@ -299,7 +236,7 @@ def _transcode(
 ) -> Iterator[TextBlock]:
     """Convert blocks from another encoding to UTF-8; invalid bytes become NUL, which separates tokens."""
     assert codec.incrementaldecoder is not None  # true for all text encodings of Python
-    decoder = codec.incrementaldecoder("strict" if config.errors == "strict" else _SEPARATOR)
+    decoder = codec.incrementaldecoder("strict" if config.errors == "strict" else SEPARATOR)
     place = TextPlace()
 
     def decode(data: bytes, *, final: bool = False) -> bytes:
@@ -331,7 +268,10 @@ def _transcode(
 
 def _encoding_error(name: str, place: TextPlace, encoding: str, byte: int | None) -> CorpusError:
     where = "" if byte is None else f" (byte 0x{byte:02x} at column {place.column})"
-    return CorpusError(f"{name}, line {place.line}: not valid {encoding}{where}; pass encoding or errors='replace'")
+    return CorpusError(
+        f"{name}, line {place.line}: not valid {encoding}{where}; pass encoding or errors='replace'",
+        argument="encoding",
+    )
 
 
 @dataclass(slots=True)
@@ -486,7 +426,9 @@ def describe_bad_byte(piece: TextPiece, at: int) -> CorpusError:
     if piece.place == TextPlace() and piece.data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return CorpusError(f"{name}: looks like UTF-16; pass encoding='utf-16'")
     if b"\0" in piece.data:
-        return CorpusError(f"{name}: looks binary, not text; leave it out, or pass encoding if it is text")
+        return CorpusError(
+            f"{name}: looks binary, not text; leave it out, or pass encoding if it is text", argument="encoding"
+        )
     place = replace(piece.place)
     place.move(piece.data[:at])
     return _encoding_error(piece.stream.name, place, "UTF-8", piece.data[at])

@@ -64,7 +64,7 @@ class TextNumbering:
         with self._lock:
             out, ends = self._scan(data, stops)
             if self._trie is not None:
-                out, places = self._trie.join_with_places(out)
+                out, places = self._trie.join(out)
                 ends = np.searchsorted(places, ends)
             is_token = out != BREAK
             unknown, numbers = self._name_unknown(out[is_token].astype(np.int64))

@@ -204,11 +204,9 @@ def find_types(slots: Keys, arena: Bytes, types: Ints, from_arena: Bytes, from_t
 
 @_compile
 def map_ids(ids: Ids, numbers: Ids, out: Ids) -> tuple[int, int, int]:
-    """Convert type numbers to vocabulary ids; tokens whose entry in `numbers` is BREAK are left out.
-
-    Returns the number of ids written, without breaks at either end, and whether there was a break at the start and at
-    the end (0 or 1).
-    """
+    """Convert type numbers to vocabulary ids; tokens whose entry in `numbers` is BREAK are left out."""
+    # Returns the number of ids written, without breaks at either end, and whether there was a break at the start and at
+    # the end (0 or 1).
     size = 0
     opens = 0
     is_broken = 0
@@ -437,10 +435,8 @@ def _take_point(
 
 @_inline
 def _take_run(data: Bytes, at: int, stop: int, kinds: Bytes, plain: Bytes, arena: Bytes, state: Ints) -> int:
-    """Append a run of ASCII word characters to the current token; return the position after it.
-
-    This is the fast path for most bytes of most texts: it keeps the state in registers.
-    """
+    """Append a run of ASCII word characters to the current token; return the position after it."""
+    # This is the fast path for most bytes of most texts: it keeps the state in registers.
     length = state[LENGTH]
     tail = state[USED]
     hashed = state[HASH]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from swivel.corpus import tokenizer_kernels as kernels
 from swivel.corpus.character_classes import MAX_TOKEN_BYTES, TokenizerRules
-from swivel.storage import ArrayAppender, open_array
+from swivel.storage import ArrayAppender
 
 _INITIAL_TYPES = 1024
 _MERGED_TYPES = 1 << 16  # per call of `merge_types`; the table is enlarged for the worst case before each call
@@ -29,7 +29,7 @@ _SAMPLED_PARTS = 64  # one part of so many is merged to estimate the number of a
 
 @dataclass(frozen=True, slots=True)
 class PackedTypes:
-    """Content of a table without its hash slots, for merging it into another table."""
+    """Content of a table without its hash slots, in memory or mapped from files, for merging it into another table."""
 
     arena: NDArray[np.uint8]  # bytes of all types, one after the other
     types: NDArray[np.int64]  # start in the arena and count of each type; one more row for the end of the last type
@@ -38,18 +38,9 @@ class PackedTypes:
         return len(self.types) - 1
 
     @property
-    def arena_bytes(self) -> int:
-        """Number of bytes of all types."""
-        return len(self.arena)
-
-    @property
     def counts(self) -> NDArray[np.int64]:
         """Count of each type."""
         return self.types[:-1, kernels.COUNT]
-
-    def open(self) -> PackedTypes:
-        """Return the table itself, as `TypeFiles.open` returns the content of files."""
-        return self
 
     def tokens(self, numbers: NDArray[np.int64]) -> list[bytes]:
         """Return the tokens of some types, in UTF-8."""
@@ -139,6 +130,18 @@ class TypeTable:
         """Return views of the types and counts, for `merge` of another table."""
         return PackedTypes(self.arena[: self.arena_bytes], self.types[: len(self) + 1])
 
+    def save(self, folder: Path, name: str) -> PackedTypes:
+        """Write the types and counts to two scratch files, and return them memory-mapped."""
+        mapped: list[NDArray[Any]] = []
+        packed = self.pack()
+        arrays: dict[str, NDArray[Any]] = {"bytes": packed.arena, "types": packed.types.reshape(-1)}
+        for kind, array in arrays.items():
+            file = ArrayAppender(folder / f"{kind}-{name}.npy", array.dtype)
+            with contextlib.closing(file):
+                file.append(array)
+            mapped.append(file.open())
+        return PackedTypes(mapped[0], mapped[1].reshape(-1, 2))
+
     def merge(self, other: PackedTypes, part: int = 0, parts: int = 1) -> None:
         """Add the types and counts of another table, or those of one of several parts of all possible types."""
         for first in range(0, len(other), _MERGED_TYPES):
@@ -155,45 +158,10 @@ class TypeTable:
         return numbers
 
 
-class TypeFiles:
-    """A table of types in two scratch files, which take no memory until they are read."""
-
-    def __init__(self, table: TypeTable, folder: Path, name: str) -> None:
-        packed = table.pack()
-        self.token_count = int(packed.counts.sum())
-        self.arena_bytes = len(packed.arena)
-        self._length = len(packed)
-        self._paths = (folder / f"bytes-{name}.npy", folder / f"types-{name}.npy")
-
-        arrays: list[NDArray[Any]] = [packed.arena, packed.types.reshape(-1)]
-        for path, array in zip(self._paths, arrays, strict=True):
-            file = ArrayAppender(path, array.dtype)
-            with contextlib.closing(file):
-                file.append(array)
-
-    def __len__(self) -> int:
-        return self._length
-
-    def open(self) -> PackedTypes:
-        """Return the content of the files, memory-mapped."""
-        arena, types = (open_array(path) for path in self._paths)
-        return PackedTypes(arena, types.reshape(-1, 2))
-
-
 class TypeCounts:
-    """Counts of the distinct tokens of several tables together.
+    """Counts of the distinct tokens of several tables together, which are merged in parts that fit in memory."""
 
-    Parameters
-    ----------
-    tables
-        Tables in files, or in memory.
-    memory_bytes
-        Memory for merging tables. If not all types fit, one part of them is merged after the other.
-    threads
-        Threads that merge one part each if all types fit.
-    """
-
-    def __init__(self, tables: Sequence[TypeFiles | PackedTypes], memory_bytes: int, threads: int = 1) -> None:
+    def __init__(self, tables: Sequence[PackedTypes], memory_bytes: int, threads: int = 1) -> None:
         self._tables = tables
         self._memory_bytes = memory_bytes
         self._threads = threads
@@ -202,15 +170,13 @@ class TypeCounts:
         """Return a table of all types, or of one of several parts of them."""
         merged = TypeTable()
         for table in self._tables:
-            merged.merge(table.open(), part, parts)
+            merged.merge(table, part, parts)
         return merged
 
     def most_frequent(self, min_count: int = 1, limit: int = 0) -> dict[str, int]:
-        """Return tokens with their counts, in no particular order.
-
-        These are all tokens that occur at least `min_count` times; with a `limit`, only that many of the most frequent
-        ones, and those that are as frequent as the last of these.
-        """
+        """Return tokens with their counts, in no particular order."""
+        # These are all tokens that occur at least `min_count` times; with a `limit`, only that many of the most
+        # frequent ones, and those that are as frequent as the last of these.
         parts = self._choose_parts()
         workers = 1
         if parts == 1:
@@ -235,8 +201,7 @@ class TypeCounts:
         table = TypeTable.from_tokens(names)
         counts = np.zeros(len(names), np.int64)
 
-        for files in self._tables:
-            other = files.open()
+        for other in self._tables:
             numbers = table.find(other)
             is_found = numbers >= 0
             counts[numbers[is_found]] += other.counts[is_found]
@@ -246,7 +211,7 @@ class TypeCounts:
     def _choose_parts(self) -> int:
         """Return the number of parts that are merged one after the other, so that each fits in memory."""
         types = sum(len(table) for table in self._tables)
-        arena_bytes = sum(table.arena_bytes for table in self._tables)
+        arena_bytes = sum(len(table.arena) for table in self._tables)
         type_bytes = _TYPE_BYTES + arena_bytes / max(types, 1)
         if types * type_bytes <= self._memory_bytes:
             return 1

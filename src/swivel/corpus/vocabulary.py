@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import difflib
 import re
+import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from swivel.config import VocabularyConfig
-from swivel.errors import ConfigError, CountsError, UnknownToken, VocabularyError, clear_errors
+from swivel.errors import ConfigError, CorpusError, CountsError, UnknownToken, VocabularyError, clear_errors
+from swivel.runtime.estimates import check_memory
 from swivel.runtime.numbers import is_integer, plural
+
+if TYPE_CHECKING:
+    from swivel.corpus.type_tables import TypeCounts
 
 # Two reserved values in arrays of token ids.
 BREAK = np.uint32(0xFFFFFFFF)  # between two units; no window crosses it
@@ -27,6 +32,8 @@ _UNESCAPES = {escape: char for char, escape in _ESCAPES.items()}
 _ESCAPED = re.compile(r"\\.?", re.DOTALL)
 _MAX_COUNT = (1 << 63) - 1
 _MAX_COUNT_DIGITS = 19
+_LINES_PER_CHECK = 1 << 20
+_BYTES_PER_TOKEN = 200  # of a list: the tokens, and the tables that are made from them
 _LONG_TEXT = 1 << 16  # characters; splitting a shorter text takes at most 5 ms
 
 
@@ -211,7 +218,8 @@ def choose_tokens(counts: Mapping[str, int], config: VocabularyConfig) -> Vocabu
     if not entries:
         raise VocabularyError(
             f"no token occurs {config.min_count:,} times or more (the most frequent: {max(counts.values()):,}); "
-            "lower min_count"
+            "lower min_count",
+            argument="min_count",
         )
 
     entries = sorted(entries)[: config.max_size or None]
@@ -219,11 +227,9 @@ def choose_tokens(counts: Mapping[str, int], config: VocabularyConfig) -> Vocabu
 
 
 def from_list(tokens: Iterable[str], counts: Mapping[str, int]) -> Vocabulary:
-    """Return the vocabulary of a list of tokens, in order of decreasing count.
-
-    Tokens of equal count keep their order. Tokens that do not occur in the text are kept with a count of 0. Raises
-    VocabularyError if the list is empty, or a token is empty or repeated.
-    """
+    """Return the vocabulary of a list of tokens, in order of decreasing count."""
+    # Tokens of equal count keep their order. Tokens that do not occur in the text are kept with a count of 0. Raises
+    # VocabularyError if the list is empty, or a token is empty or repeated.
     listed = list(tokens)
     if not listed:
         raise VocabularyError("the list of tokens is empty")
@@ -240,23 +246,12 @@ def from_list(tokens: Iterable[str], counts: Mapping[str, int]) -> Vocabulary:
     return Vocabulary([listed[n] for n in order], [counts.get(listed[n], 0) for n in order])
 
 
-class TokenCounts(Protocol):
-    """Counts of the tokens of a text."""
-
-    def most_frequent(self, min_count: int = 1, limit: int = 0) -> Mapping[str, int]:
-        """Return the tokens that occur at least `min_count` times: at least the `limit` most frequent ones (0: all)."""
-
-    def of_tokens(self, tokens: Iterable[str]) -> Mapping[str, int]:
-        """Return the counts of those of the tokens that occur."""
-
-
 def choose_vocabulary(
-    counts: TokenCounts, config: VocabularyConfig, listed: Iterable[str] | None, *, lowercase: bool
+    counts: TypeCounts, config: VocabularyConfig, listed: Iterable[str] | None, *, lowercase: bool
 ) -> Vocabulary:
     """Return the vocabulary of a text: the tokens of `listed`, or if it is None those that `config` selects.
 
-    `lowercase` is for error messages. Raises VocabularyError if the vocabulary is empty, or no listed token occurs in
-    the text.
+    Raises VocabularyError if it is empty, or no listed token occurs in the text, which may be in lower case.
     """
     if listed is None:
         frequent = counts.most_frequent(config.min_count, config.max_size or 0)
@@ -276,13 +271,21 @@ def choose_vocabulary(
 
 def read_tokens(file: Path) -> tuple[str, ...]:
     """Return the tokens of a vocabulary file: the first tab-separated field of each line, escaped as in `rows.txt`."""
-    try:
-        with clear_errors(file, ConfigError):
-            lines = file.read_text(encoding="utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{file}: not valid UTF-8") from error
+    from swivel.corpus.text_lines import read_lines
 
-    tokens = [unescape(line.removesuffix("\r").split("\t")[0]) for line in lines]
+    with clear_errors(file, ConfigError):
+        if stat.S_ISCHR(file.stat().st_mode):  # such as /dev/zero, which never ends
+            raise ConfigError(f"{file}: a device, not a list of tokens")
+
+    tokens = []
+    try:
+        for number, line in enumerate(read_lines(file), 1):
+            tokens.append(unescape(line.split("\t")[0]))
+            if number % _LINES_PER_CHECK == 0:
+                check_memory(f"{file}: a list of {number:,} tokens or more", _BYTES_PER_TOKEN * number)
+    except CorpusError as error:
+        raise ConfigError(str(error)) from error
+
     while tokens and not tokens[-1]:
         tokens.pop()
     return tuple(tokens)

@@ -83,12 +83,34 @@ class Layout:
             raise IndexError(f"block ({row_block}, {column_block}) is outside a matrix of {blocks}")
         return row_block * self.column_blocks + column_block
 
+    @property
+    def local_bits(self) -> tuple[int, int]:
+        """Numbers of bits of a local row and of a local column."""
+        return (self.largest_rows - 1).bit_length(), (self.largest_columns - 1).bit_length()
+
+    @property
+    def key_bits(self) -> int:
+        """Number of bits of a key."""
+        return (self.shards - 1).bit_length() + sum(self.local_bits)
+
     def keys(self, rows: Ints, columns: Ints) -> NDArray[np.uint64]:
-        """Return shard << 32 | local row << 16 | local column. Cells are stored in ascending order of this key."""
+        """Return shard, local row and local column in `key_bits` bits. Cells are stored in ascending order of this key.
+
+        The key of a cell is the sum of those of (its row, column 0) and (row 0, its column).
+        """
+        row_bits, column_bits = self.local_bits
         local_rows, row_blocks = np.divmod(rows, self.row_blocks)
         local_columns, column_blocks = np.divmod(columns, self.column_blocks)
         shards = row_blocks * self.column_blocks + column_blocks
-        return (shards << 32 | local_rows << 16 | local_columns).astype(np.uint64)
+        return ((shards << row_bits | local_rows) << column_bits | local_columns).astype(np.uint64)
+
+    def split_keys(self, keys: NDArray[np.uint64]) -> tuple[Ints, NDArray[np.uint32]]:
+        """Return the shards of keys and the positions in them."""
+        row_bits, column_bits = (np.uint64(bits) for bits in self.local_bits)
+        shards = (keys >> row_bits + column_bits).astype(np.int64)
+        local_rows = keys >> column_bits & np.uint64((1 << int(row_bits)) - 1)
+        local_columns = keys & np.uint64((1 << int(column_bits)) - 1)
+        return shards, (local_rows << np.uint64(16) | local_columns).astype(np.uint32)
 
     def is_kept(self, rows: Ints, columns: Ints) -> NDArray[np.bool_]:
         """Return a mask of the cells that a symmetric layout stores; for the others it stores the mirror."""

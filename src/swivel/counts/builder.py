@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,17 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts.block_layout import Ints, Layout, choose_layout
 from swivel.counts.matrix import Matrix, MatrixContents
 from swivel.counts.matrix_folder import STAGE, adopt_cells, finish_folder, open_matrix_folder
-from swivel.counts.shards import CellArrays, RunFiles, make_piece, merge_runs
+from swivel.counts.shards import CellArrays, RunFiles, make_piece, merge_runs, shard_ranges, sum_cells
 from swivel.errors import CountsError, MemoryBudgetError
 from swivel.runtime.parallel import map_in_order
 from swivel.storage import FolderWriter, create_folder, scratch_folder
 from swivel.storage.manifest import to_json
 
 STORED_BYTES = 8  # per cell, on disk
-_SORTED_BYTES = 80  # memory per cell while a buffer is sorted: ids, units, keys, order and the sorted copies
+# Memory per cell while a buffer is sorted: up to two copies of keys and units, and the order of the keys.
+_SORTED_BYTES = 40
+_PIECE_CELLS = 1 << 20  # at most so many cells are converted to keys, or summed and written, at a time
+_PIECE_SHARE = 8  # of a buffer, because a piece takes more memory per cell than the buffer
 _MIN_CELLS = 1_024
 _MAX_UNITS = float(1 << 62)
 
@@ -104,7 +108,7 @@ def building_bytes(cells: int, memory_bytes: int) -> tuple[int, int]:
     If the cells do not fit in memory, sorted runs take as much disk space as the matrix itself.
 
     >>> building_bytes(1_000, 1 << 20), building_bytes(1_000_000, 1 << 20)
-    ((8000, 80000), (16000000, 1048576))
+    ((8000, 40000), (16000000, 1048576))
     """
     sorting = _SORTED_BYTES * cells
     copies = 1 if sorting <= memory_bytes else 2
@@ -139,7 +143,11 @@ class MatrixBuilder:
         self.memory_bytes = memory_bytes
 
         self._capacity = memory_bytes // _SORTED_BYTES
-        self._waiting: list[tuple[NDArray[np.uint64], Ints]] = []  # keys and units of cells that are not yet in a run
+        # A key and its units fit together in 64 bits nearly always, and integers are sorted in place, several times as
+        # fast as keys with an order for the units. The few other cells wait, and are sorted, separately.
+        self._unit_bits = min(64 - self.layout.key_bits, 63)
+        self._waiting: list[NDArray[np.uint64]] = []  # key << _unit_bits | units, of cells that are not yet in a run
+        self._wide: list[tuple[NDArray[np.uint64], Ints]] = []  # keys and units
         self._waiting_cells = 0
         self._units_seen = 0.0
         self._balance = 0  # see _mirror_balance
@@ -164,9 +172,8 @@ class MatrixBuilder:
         self._stack.__exit__(*error)
 
     def _create_runs(self, stack: contextlib.ExitStack) -> RunFiles:
-        """Return files in a new scratch folder, which is removed with the stack, or arrays in memory."""
         folder = None if self.path is None else stack.enter_context(scratch_folder(self.path))
-        runs = RunFiles(folder, self.layout, threads=self.threads)
+        runs = RunFiles(folder, self.layout)
         stack.callback(runs.close)
         return runs
 
@@ -180,8 +187,8 @@ class MatrixBuilder:
         ids, column_ids, amounts = (_as_integers(values) for values in arrays)
         self._check(ids, column_ids, amounts)
 
-        for start in range(0, ids.size, self._capacity):
-            piece = slice(start, start + self._capacity)
+        for start in range(0, ids.size, self._piece_cells):
+            piece = slice(start, start + self._piece_cells)
             self._keep(ids[piece], column_ids[piece], amounts[piece])
 
     def _check(self, rows: Ints, columns: Ints, units: Ints) -> None:
@@ -212,25 +219,78 @@ class MatrixBuilder:
         if self._waiting_cells + rows.size > self._capacity:
             self._spill()
 
-        # Keys of one piece after the other: their temporary arrays are small and their memory is reused.
-        self._waiting.append((self.layout.keys(rows, columns), units.copy()))
+        row_keys, column_keys = self._key_parts
+        keys = row_keys[rows]
+        keys += column_keys[columns]
+        is_wide = units >> self._unit_bits > 0
+        if is_wide.any():
+            self._wide.append((keys[is_wide], units[is_wide]))
+            keys = keys[~is_wide]
+            units = units[~is_wide]
+
+        keys <<= np.uint64(self._unit_bits)
+        keys |= units.view(np.uint64)
+        self._waiting.append(keys)
         self._waiting_cells += rows.size
 
-    def _spill(self) -> None:
-        """Sort the waiting cells and write them as a run."""
-        if not self._waiting_cells:
-            return
+    @property
+    def _piece_cells(self) -> int:
+        return max(min(self._capacity // _PIECE_SHARE, _PIECE_CELLS), 1)
 
-        keys = np.concatenate([piece for piece, _ in self._waiting])
-        units = np.concatenate([piece for _, piece in self._waiting])
+    @cached_property
+    def _key_parts(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """The part of the key of each row and of each column: two lookups instead of four divisions per cell."""
+        zero = np.zeros(1, np.int64)
+        rows = self.layout.keys(np.arange(self.layout.rows), zero)
+        return rows, self.layout.keys(zero, np.arange(self.layout.columns))
+
+    def _spill(self) -> None:
+        """Sort the waiting cells and write them as a run, and those with many units as another one."""
+        packed, wide = self._waiting, self._wide
         self._waiting = []
+        self._wide = []
         self._waiting_cells = 0
 
-        keys, units = sum_equal(*sort_cells(keys, units, threads=self.threads))
-        shards = (keys >> np.uint64(32)).astype(np.int64)
-        lengths = np.bincount(shards, minlength=self.layout.shards).astype(np.int64)
+        if packed:
+            keys = np.concatenate(packed)
+            packed.clear()
+            sort_keys(keys, threads=self.threads)
+            self._write_run(keys, None)
+        if wide:
+            keys, units = map(np.concatenate, zip(*wide, strict=True))
+            order = np.argsort(keys)  # It need not be stable: units of equal keys are summed.
+            self._write_run(keys[order], units[order])
+
+    def _write_run(self, keys: NDArray[np.uint64], units: Ints | None) -> None:
+        """Write sorted keys with their units, or keys that contain them, piece by piece."""
+        bits = np.uint64(sum(self.layout.local_bits) + (self._unit_bits if units is None else 0))
+        ends = np.searchsorted(keys, np.arange(self.layout.shards + 1, dtype=np.uint64) << bits)
+        if self.layout.shards << int(bits) >= 1 << 64:  # the last edge does not fit
+            ends[-1] = keys.size
+
         with self.begin_run() as run:
-            run.append(make_piece(lengths, keys.astype(np.uint32), units))
+            for first, last in shard_ranges(ends[None], self._piece_cells):
+                cells = slice(ends[first], ends[last])
+                if units is None:
+                    shift = np.uint64(self._unit_bits)
+                    mask = (np.uint64(1) << shift) - np.uint64(1)
+                    run.append(self._sum_piece(first, last, keys[cells] >> shift, (keys[cells] & mask).view(np.int64)))
+                else:
+                    run.append(self._sum_piece(first, last, keys[cells], units[cells]))
+
+    def _sum_piece(self, first: int, last: int, keys: NDArray[np.uint64], units: Ints) -> CellArrays:
+        """Return the sorted cells of the shards `first` to `last - 1`, in which equal cells are summed."""
+        starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])[: keys.size])
+        if starts.size < keys.size:
+            keys = keys[starts]
+            units = np.add.reduceat(units, starts)
+        if not units.all():
+            keys = keys[units > 0]
+            units = units[units > 0]
+
+        shards, positions = self.layout.split_keys(keys)
+        lengths = np.bincount(shards - first, minlength=last - first).astype(np.int64)
+        return make_piece(lengths, positions, units)
 
     def begin_run(self) -> contextlib.AbstractContextManager[RunFiles]:
         """Start a run of sorted pieces, which must hold every shard once, in order (see `RunFiles.append`)."""
@@ -239,15 +299,7 @@ class MatrixBuilder:
     def finish(
         self, *, config: Any = None, inputs: Mapping[str, str] | None = None, facts: Mapping[str, Any] | None = None
     ) -> Matrix:
-        """Merge the runs and return the matrix, opened from its folder if it has one.
-
-        Parameters
-        ----------
-        config, inputs
-            Settings and fingerprints of the inputs, for the manifest.
-        facts
-            Further entries of the manifest.
-        """
+        """Merge the runs and return the matrix, opened from its folder if it has one; `facts` are for its manifest."""
         self._spill()
         self._runs.close()
         if self._runs.cells == 0:
@@ -272,18 +324,20 @@ class MatrixBuilder:
         finish_folder(self._folder, self._describe(arrays, config), inputs=inputs, facts=facts)
 
         matrix_folder = open_matrix_folder(self._folder.path)
-        matrix_folder.keep_labels(self.spec.rows, self.spec.columns)
+        matrix_folder.rows = self.spec.rows  # They were just written, and need not be read again.
+        matrix_folder.columns = self.spec.columns
         return Matrix(matrix_folder)
 
     def _describe(self, arrays: CellArrays, config: Any) -> MatrixContents:
         """Return everything that the finished matrix consists of."""
+        row_sums, column_sums = sum_cells(arrays, self.layout, threads=self.threads)
         return MatrixContents(
             layout=self.layout,
             arrays=arrays,
             rows=self.spec.rows,
             columns=self.spec.columns,
-            row_sums=self._runs.row_sums,
-            column_sums=self._runs.column_sums,
+            row_sums=row_sums,
+            column_sums=column_sums,
             unit=self.spec.unit,
             column_parts=self.spec.column_parts,
             config=to_json(config or {}),
@@ -299,11 +353,9 @@ def _as_integers(values: NDArray[Any]) -> Ints:
 
 
 def _mirror_balance(rows: Ints, columns: Ints, units: Ints) -> int:
-    """Return a sum modulo 2^64 that is 0 if x_ij = x_ji for all cells.
-
-    Each unordered pair has a pseudo-random factor, which is added above the diagonal and subtracted below it. So the
-    symmetry of a streamed matrix is checked in constant memory; unequal counts cancel with probability about 2^-64.
-    """
+    """Return a sum modulo 2^64 that is 0 if x_ij = x_ji for all cells."""
+    # Each unordered pair has a pseudo-random factor, which is added above the diagonal and subtracted below it. So the
+    # symmetry of a streamed matrix is checked in constant memory; unequal counts cancel with probability about 2^-64.
     low = np.minimum(rows, columns).astype(np.uint64)
     high = np.maximum(rows, columns).astype(np.uint64)
     mixed = (low << np.uint64(32) | high) * np.uint64(0x9E3779B97F4A7C15)
@@ -312,38 +364,11 @@ def _mirror_balance(rows: Ints, columns: Ints, units: Ints) -> int:
     return int((mixed * units.astype(np.uint64)).sum(dtype=np.uint64))
 
 
-def sort_cells(keys: NDArray[np.uint64], units: Ints, *, threads: int) -> tuple[NDArray[np.uint64], Ints]:
-    """Return keys in ascending order, with their units; each thread sorts a range of the keys.
-
-    >>> keys, units = sort_cells(np.array([5, 1, 3], np.uint64), np.array([50, 10, 30]), threads=2)
-    >>> keys.tolist(), units.tolist()
-    ([1, 3, 5], [10, 30, 50])
-    """
-    # The quantiles of a sample divide the keys into ranges of about the same size.
-    ranges = threads if keys.size > _MIN_CELLS * threads else 1
-    sample = np.sort(keys[:: max(keys.size // (_MIN_CELLS * ranges), 1)])
-    cuts = sample[np.arange(1, ranges) * len(sample) // ranges]
-
-    def sort_range(number: int) -> tuple[NDArray[np.uint64], Ints]:
-        is_inside = np.ones(keys.size, np.bool_)
-        if number > 0:
-            is_inside = keys >= cuts[number - 1]
-        if number < ranges - 1:
-            is_inside &= keys < cuts[number]
-        # The sort need not be stable: units of equal keys are summed.
-        part = keys[is_inside]
-        order = np.argsort(part)
-        return part[order], units[is_inside][order]
-
-    parts = list(map_in_order(sort_range, range(ranges), threads=threads))
-    return np.concatenate([part for part, _ in parts]), np.concatenate([part for _, part in parts])
-
-
-def sum_equal(keys: NDArray[np.uint64], units: Ints) -> tuple[NDArray[np.uint64], Ints]:
-    """Return the distinct keys of sorted ones and the sums of their units, without sums of 0."""
-    starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])[: keys.size])
-    if starts.size < keys.size:
-        keys = keys[starts]
-        units = np.add.reduceat(units, starts)
-
-    return (keys, units) if units.all() else (keys[units > 0], units[units > 0])
+def sort_keys(keys: NDArray[np.uint64], *, threads: int) -> None:
+    """Sort keys in place, each thread a part of them."""
+    if threads > 1 and keys.size > _MIN_CELLS * threads:
+        cuts = [keys.size * number // threads for number in range(1, threads)]
+        keys.partition(cuts)  # Every part has its keys, and is sorted on its own.
+        list(map_in_order(lambda part: part.sort(), np.split(keys, cuts), threads=threads))
+    else:
+        keys.sort()

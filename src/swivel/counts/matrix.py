@@ -15,6 +15,7 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts.block_layout import Ints, Layout, UnitCells, block_length
 from swivel.counts.shards import CellArrays
 from swivel.errors import ConfigError
+from swivel.runtime.estimates import check_memory
 from swivel.runtime.notebook import draw_html
 
 if TYPE_CHECKING:
@@ -23,25 +24,16 @@ if TYPE_CHECKING:
     from swivel.counts.matrix_folder import MatrixFolder
 
 _CELLS_PER_SUM = 1 << 20  # cells whose logarithms are added at a time
+_SCIPY_BYTES = 72  # memory per cell while a SciPy matrix is made: rows, columns and counts twice, and the matrix
 
 
 @dataclass(frozen=True, slots=True)
 class BlockCells:
-    """The observed cells of one block.
+    """The observed cells of one block."""
 
-    Attributes
-    ----------
-    positions
-        local row << 16 | local column, ascending; if `mirrored`, local column << 16 | local row.
-    counts
-        float32, greater than 0.
-    mirrored
-        Whether these are the cells of the stored mirror block: swap rows and columns to read them.
-    """
-
-    positions: NDArray[np.uint32]
-    counts: NDArray[np.float32]
-    mirrored: bool
+    positions: NDArray[np.uint32]  # local row << 16 | local column, ascending
+    counts: NDArray[np.float32]  # greater than 0
+    mirrored: bool  # whether these are the cells of the stored mirror block: swap rows and columns to read them
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,6 +379,7 @@ class Matrix:
 
     def to_scipy(self) -> scipy.sparse.csr_matrix:
         """Return the whole matrix in memory, float64, with x_ij and x_ji of a symmetric matrix."""
+        check_memory(f"{self.path or 'the matrix'}: a SciPy matrix of it", _SCIPY_BYTES * self.cell_count)
         import scipy.sparse
 
         stored = self.stored
@@ -397,15 +390,13 @@ class Matrix:
     def reblocked(
         self, row_blocks: int, column_blocks: int, *, scratch: Path | None = None, threads: int = 1
     ) -> Matrix:
-        """Return the same matrix in other blocks, with its cells in memory, or in files in `scratch`.
-
-        A symmetric matrix stays symmetric if the two numbers are equal; otherwise all its cells are written.
-        """
+        """Return the same matrix in other blocks, with its cells in memory, or in files in `scratch`."""
         if (row_blocks, column_blocks) == (self.row_blocks, self.column_blocks):
             return self
 
         from swivel.counts.reblock import reblock
 
+        # Half of a symmetric matrix is stored only if its blocks are symmetric, too.
         symmetric = self.is_symmetric and row_blocks == column_blocks
         layout = Layout(*self.shape, row_blocks, column_blocks, symmetric)
         arrays = reblock(self._arrays, self.layout, layout, scratch, threads=threads)

@@ -90,11 +90,6 @@ class MatrixFolder:
         """Exact column sums, int64, in units."""
         return _read_numbers(self._folder, "column_sums.npy", np.int64)
 
-    def keep_labels(self, rows: Vocabulary, columns: Vocabulary | None) -> None:
-        """Use these vocabularies, which were just written, instead of reading them."""
-        self.rows = rows
-        self.columns = columns
-
     def verify(self) -> None:
         """Raise DamagedFolder for the first file whose checksum differs from the manifest."""
         self._wait_for_checksums()
@@ -102,17 +97,18 @@ class MatrixFolder:
 
     def verify_ahead(self) -> None:
         """Start to verify the cells in the background; the first access to them waits for it and raises its errors."""
+
+        def verify_quietly() -> None:
+            with contextlib.suppress(Exception):  # The next check raises it.
+                self._folder.check(*LARGE)
+
         # A daemon: it only reads, so a process that ends need not wait for it.
-        self._verifying = threading.Thread(target=self._verify_quietly, daemon=True)
+        self._verifying = threading.Thread(target=verify_quietly, daemon=True)
         self._verifying.start()
 
     def trust(self) -> None:
         """Skip the checksums of this folder, because this process wrote it or another process has verified it."""
         self._folder.trust()
-
-    def _verify_quietly(self) -> None:
-        with contextlib.suppress(Exception):  # The next check raises it.
-            self._folder.check(*LARGE)
 
     def _wait_for_checksums(self) -> None:
         # A local name: another thread may set the attribute to None.
@@ -196,7 +192,7 @@ def open_matrix(path: str | Path) -> Matrix:
 
 
 def open_matrix_folder(path: str | Path) -> MatrixFolder:
-    """Return the contents of a matrix in a folder; see `open_matrix`."""
+    """Return the contents of a matrix in a folder."""
     if Path(path).is_file():
         raise StorageError(
             f"{path}: a file, not a matrix; for text use swivel run, for a table of counts swivel import"
@@ -218,6 +214,7 @@ def open_matrix_folder(path: str | Path) -> MatrixFolder:
 
 
 def _read_layout(facts: Mapping[str, Any]) -> Layout:
+    # A damaged manifest may have anything in place of a number.
     rows, columns = facts["shape"]
     numbers = rows, columns, facts["row_blocks"], facts["column_blocks"], facts["unit"], facts["total_units"]
     if not all(type(number) is int and number > 0 for number in numbers):

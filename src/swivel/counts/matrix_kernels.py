@@ -24,11 +24,9 @@ class LayoutShape(NamedTuple):
 
 @_jit
 def add_sums(shape, first, lengths, positions, counts, row_sums, column_sums):  # type: ignore[no-untyped-def]
-    """Add the cells of the shards that start at `first` to the sums of their rows and columns.
-
-    In a symmetric layout `column_sums` is the same array as `row_sums`. A diagonal shard stores x_ij and x_ji, so its
-    cells are added to the rows only.
-    """
+    """Add the cells of the shards that start at `first` to the sums of their rows and columns."""
+    # In a symmetric layout `column_sums` is the same array as `row_sums`. A diagonal shard stores x_ij and x_ji, so its
+    # cells are added to the rows only.
     cell = 0
     for number in range(lengths.size):
         row_block = (first + number) // shape.column_blocks
@@ -54,11 +52,9 @@ def _true_count(arrays, cell):  # type: ignore[no-untyped-def]
 
 @_jit
 def _merge_shard(runs, shard, cursors, acc, touched, positions, units, used):  # type: ignore[no-untyped-def]
-    """Merge one shard of all runs, append its cells at `used`, and return the new `used`.
-
-    Rows are merged one at a time: their units are summed in `acc`, one entry per local column. `touched` marks the
-    groups of columns that are not zero, so that the scan skips the others. Both are zero again at the end.
-    """
+    """Merge one shard of all runs, append its cells at `used`, and return the new `used`."""
+    # Rows are merged one at a time: their units are summed in `acc`, one entry per local column. `touched` marks the
+    # groups of columns that are not zero, so that the scan skips the others. Both are zero again at the end.
     total = cursors.size
     for run in range(total):
         cursors[run] = runs.offsets[run, shard]
@@ -134,15 +130,12 @@ def _put_cell(new, row, column, count, nexts, packed):  # type: ignore[no-untype
 
 @_jit
 def move_cells(old, new, as_row, as_column, arrays, shards, nexts, packed):  # type: ignore[no-untyped-def]
-    """Write the cells of a range of old shards to their new shards, as position << 32 | count.
-
-    `as_row` and `as_column` are new block << 16 | new local position for each [old block, old local position]. Looking
-    positions up in tables instead of dividing saved 20 to 33 % of the CPU time of re-blocking 64 M cells (one run each,
-    on a machine with other load). For a symmetric matrix the two tables are equal.
-
-    `nexts[shard]` is the next free index of each new shard in `packed`. If `packed` is empty, cells are only counted,
-    in `nexts`. Each thread has its own range and its own `nexts`, so no two threads write to the same index.
-    """
+    """Write the cells of a range of old shards to their new shards, as position << 32 | count."""
+    # `as_row` and `as_column` are new block << 16 | new local position for each [old block, old local position].
+    # Looking positions up in tables instead of dividing saved 20 to 33 % of the CPU time of re-blocking 64 M cells (one
+    # run each, on a machine with other load). For a symmetric matrix the two tables are equal. `nexts[shard]` is the
+    # next free index of each new shard in `packed`. If `packed` is empty, cells are only counted, in `nexts`. Each
+    # thread has its own range and its own `nexts`, so no two threads write to the same index.
     for shard in range(shards[0], shards[1]):
         i = shard // old.column_blocks
         j = shard % old.column_blocks
@@ -160,11 +153,9 @@ def move_cells(old, new, as_row, as_column, arrays, shards, nexts, packed):  # t
 
 @_jit
 def count_pairs(baskets, places, starts, span, block):  # type: ignore[no-untyped-def]
-    """Write the cells of the items of a span to `block`: item, item behind it, units. Return the number of cells.
-
-    `baskets` are the items of all baskets, the number of items that each is paired with, and the units by distance.
-    The occurrences of item n are `places[starts[n] : starts[n + 1]]`.
-    """
+    """Write the cells of the items of a span to `block`: item, item behind it, units. Return the number of cells."""
+    # `baskets` are the items of all baskets, the number of items that each is paired with, and the units by distance.
+    # The occurrences of item n are `places[starts[n] : starts[n + 1]]`.
     items, after, weights = baskets
     sums = np.zeros(starts.size - 1, np.int64)
     used = 0

@@ -20,7 +20,7 @@ from swivel.counts.block_layout import Ints
 from swivel.counts.builder import MatrixBuilder, MatrixSpec, building_bytes
 from swivel.counts.matrix import Matrix
 from swivel.errors import CountsError
-from swivel.runtime.estimates import ResourceEstimate
+from swivel.runtime.estimates import ResourceEstimate, check_memory
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import track
 
@@ -31,6 +31,7 @@ IMPORT_SETTINGS = ("window", "weight")
 _PIECE_CELLS = 1 << 18
 _PIECE_SHARE = 8  # one eighth of the memory is for pieces
 _BYTES_PER_CELL = 160  # memory for a cell of a piece and its mirror
+_BYTES_PER_LABEL = 300  # measured with labels of 20 bytes: those of the matrices, of the sum, and their places
 _MAX_UNITS = 1 << 62
 
 
@@ -39,7 +40,14 @@ def shared_config(matrices: Sequence[Matrix]) -> dict[str, Any]:
     first = matrices[0]
     for other in matrices[1:]:
         # Settings first: a different setting often changes the columns, and its message is more precise.
-        _check_settings(first, other)
+        ours = _settings_of(first)
+        theirs = _settings_of(other)
+        name = next((name for name in ours if theirs.get(name, ours[name]) != ours[name]), None)
+        if name is not None:
+            raise CountsError(
+                f"{first.path} and {other.path} were counted differently: {name} is {ours[name]} in the first and "
+                f"{theirs[name]} in the second; count both with the same settings"
+            )
         if _describe_columns(first) != _describe_columns(other):
             raise CountsError(
                 f"{first.path} has {_describe_columns(first)}, {other.path} has {_describe_columns(other)}: "
@@ -51,27 +59,12 @@ def shared_config(matrices: Sequence[Matrix]) -> dict[str, Any]:
         others = [matrix.config.get(stage, {}) for matrix in matrices[1:]]
         if stage == "corpus" and all(others):
             # Settings of reading may differ, such as the encoding; the sum has only those that are equal.
-            common[stage] = {name: value for name, value in settings.items() if _is_in_all(name, value, others)}
+            shared = [name for name in settings if all(other.get(name) == settings[name] for other in others)]
+            common[stage] = {name: settings[name] for name in shared}
         elif stage == "count" and all(other == settings for other in others):
             common[stage] = settings
 
     return common
-
-
-def _is_in_all(name: str, value: Any, others: Sequence[Mapping[str, Any]]) -> bool:
-    return all(other.get(name) == value for other in others)
-
-
-def _check_settings(first: Matrix, other: Matrix) -> None:
-    ours = _settings_of(first)
-    theirs = _settings_of(other)
-
-    for name in ours:
-        if theirs.get(name, ours[name]) != ours[name]:
-            raise CountsError(
-                f"{first.path} and {other.path} were counted differently: {name} is {ours[name]} in the first and "
-                f"{theirs[name]} in the second; count both with the same settings"
-            )
 
 
 def _settings_of(matrix: Matrix) -> dict[str, Any]:
@@ -98,20 +91,9 @@ def _describe_columns(matrix: Matrix) -> str:
 
 
 def add_matrices(matrices: Sequence[Matrix], path: Path, provenance: Mapping[str, Any], options: RunOptions) -> Matrix:
-    """Write the sum of several matrices to a folder and return it.
-
-    Parameters
-    ----------
-    matrices
-        Matrices that `shared_config` accepts; their vocabularies may differ.
-    provenance
-        `config` and `inputs` of the manifest.
-
-    Raises
-    ------
-    CountsError
-        The units of the matrices are too different for an exact sum.
-    """
+    """Write the sum of matrices that `shared_config` accepts to a folder and return it."""
+    labels = sum(matrix.shape[0] + (0 if matrix.columns_per_row == 1 else matrix.shape[1]) for matrix in matrices)
+    check_memory(f"adding matrices with {labels:,} labels", _BYTES_PER_LABEL * labels)
     spec = _merge_specs(matrices)
     cells = sum(matrix.stored_cell_count for matrix in matrices)
     copies = 2 if spec.symmetric else 1  # of each cell: it is added together with its mirror
@@ -147,11 +129,9 @@ def _find_places(vocabulary: Vocabulary, merged: Vocabulary) -> Ints:
 
 
 def _merge_specs(matrices: Sequence[Matrix]) -> MatrixSpec:
-    """Return the spec of the sum: the labels of all matrices in descending order of count."""
     first = matrices[0]
     rows = _merge(matrix.rows for matrix in matrices)
     columns: Vocabulary | None = None
-
     if first.column_parts:
         columns = _merge_parts(matrices, rows)
     elif not first.columns_per_row:
@@ -178,18 +158,16 @@ def _find_common_unit(matrices: Sequence[Matrix]) -> int:
     return unit
 
 
-def _merge(vocabularies: Iterable[Vocabulary]) -> Vocabulary:
-    counts = _sum_counts(vocabularies)
-    tokens = sorted(counts, key=lambda token: (-counts[token], token))
-    return Vocabulary(tokens, [counts[token] for token in tokens])
-
-
-def _sum_counts(vocabularies: Iterable[Vocabulary]) -> Counter[str]:
+def _merge(vocabularies: Iterable[Vocabulary], tokens: Sequence[str] | None = None) -> Vocabulary:
+    """Return the sum of vocabularies, of the given tokens or of all in descending order of count."""
     counts: Counter[str] = Counter()
     for vocabulary in vocabularies:
         for token, count in zip(vocabulary.tokens, vocabulary.counts.tolist(), strict=True):
             counts[token] += count
-    return counts
+
+    if tokens is None:
+        tokens = sorted(counts, key=lambda token: (-counts[token], token))
+    return Vocabulary(tokens, [counts[token] for token in tokens])
 
 
 def _merge_parts(matrices: Sequence[Matrix], rows: Vocabulary) -> Vocabulary:
@@ -202,5 +180,4 @@ def _merge_parts(matrices: Sequence[Matrix], rows: Vocabulary) -> Vocabulary:
             start = parts * rows.ids[token]
             labels[start : start + parts] = matrix.columns.tokens[first : first + parts]
 
-    counts = _sum_counts(matrix.columns for matrix in matrices)
-    return Vocabulary(labels, [counts[label] for label in labels])
+    return _merge((matrix.columns for matrix in matrices), labels)

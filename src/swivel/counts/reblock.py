@@ -89,10 +89,8 @@ def _make_table(old_blocks: int, largest: int, new_blocks: int) -> Ints:
 
 
 def _find_large_counts(arrays: CellArrays, old: Layout, moved: CellArrays, new: Layout) -> Ints:
-    """Return the exact counts of the saturated cells in the new layout.
-
-    A cell is found by (row, column), or by (column, row) if the old layout stored its mirror.
-    """
+    """Return the exact counts of the saturated cells in the new layout."""
+    # A cell is found by (row, column), or by (column, row) if the old layout stored its mirror.
     exact = dict(zip(_find_large_cells(arrays, old), arrays.large_counts.tolist(), strict=True))
     counts = [exact[cell] if cell in exact else exact[cell[::-1]] for cell in _find_large_cells(moved, new)]
     return np.array(counts, np.int64)

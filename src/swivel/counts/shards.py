@@ -73,20 +73,13 @@ def open_cells(folder: Path) -> CellArrays:
 
 
 class RunFiles:
-    """Five growing arrays of consecutive runs, with the row and column sums of all their cells.
+    """Five growing arrays of consecutive runs, in a folder or in memory."""
 
-    The arrays are files in `folder`, or in memory without one. A run has all shards of the layout, or those in the
-    range `shards`.
-    """
-
-    def __init__(self, folder: Path | None, layout: Layout, shards: range | None = None, *, threads: int = 1) -> None:
+    def __init__(self, folder: Path | None, layout: Layout, shards: range | None = None) -> None:
         self.folder = folder
         self.layout = layout
-        self.threads = threads  # for the sums of large pieces
-        self.shards = range(layout.shards) if shards is None else shards
+        self.shards = range(layout.shards) if shards is None else shards  # of every run
         self.runs = 0
-        self.row_sums = np.zeros(layout.rows, np.int64)
-        self.column_sums = self.row_sums if layout.symmetric else np.zeros(layout.columns, np.int64)
         self._files = {
             name: ArrayAppender(None if folder is None else folder / name, dtype) for name, dtype in FILES.items()
         }
@@ -107,11 +100,8 @@ class RunFiles:
             raise AssertionError(f"run has {self._next_shard - self.shards.start} shards instead of {len(self.shards)}")
         self.runs += 1
 
-    def append(self, piece: CellArrays, *, with_sums: bool = True) -> None:
-        """Write the next shards of the run, and add them to the sums unless `with_sums` is false."""
-        if with_sums and piece.counts.size:
-            self._add_piece(piece)
-
+    def append(self, piece: CellArrays) -> None:
+        """Write the next shards of the run."""
         # Indexes and offsets count from the first cell of the file. `self.cells` is the length of counts.npy, so
         # counts are appended last.
         self._files["large_cells.npy"].append(self.cells + piece.large_cells)
@@ -120,49 +110,6 @@ class RunFiles:
         self._files["positions.npy"].append(piece.positions)
         self._files["counts.npy"].append(piece.counts)
         self._next_shard += piece.offsets.shape[1] - 1
-
-    def add_sums(self, row_sums: Ints, column_sums: Ints) -> None:
-        """Add the sums of pieces that were appended with `with_sums=False`."""
-        self.row_sums += row_sums
-        if not self.layout.symmetric:
-            self.column_sums += column_sums
-
-    def _add_piece(self, piece: CellArrays) -> None:
-        """Add the cells of a piece to the sums; in a symmetric layout `column_sums` is the array of the row sums."""
-        from swivel.counts import matrix_kernels as kernels
-
-        layout = self.layout
-        shape = kernels.LayoutShape(layout.row_blocks, layout.column_blocks, layout.symmetric)
-        ends = piece.offsets[0]
-
-        def add_shards(first: int, last: int, row_sums: Ints, column_sums: Ints) -> None:
-            cells = slice(ends[first], ends[last])
-            shard = self._next_shard + first
-            lengths = np.diff(ends[first : last + 1])
-            kernels.add_sums(shape, shard, lengths, piece.positions[cells], piece.counts[cells], row_sums, column_sums)
-
-        def sum_shards(shards: tuple[int, int]) -> tuple[Ints, Ints]:
-            row_sums = np.zeros_like(self.row_sums)
-            column_sums = row_sums if layout.symmetric else np.zeros_like(self.column_sums)
-            add_shards(*shards, row_sums, column_sums)
-            return row_sums, column_sums
-
-        # Threads add to sums of their own, which the caller's thread adds up: sums of rows are shared by all shards.
-        if piece.counts.size < 2 * _SUM_CELLS:
-            add_shards(0, len(ends) - 1, self.row_sums, self.column_sums)
-        else:
-            ranges = shard_ranges(piece.offsets, max(_SUM_CELLS, piece.counts.size // self.threads))
-            for sums in map_in_order(sum_shards, ranges, threads=self.threads):
-                self.add_sums(*sums)
-
-        if piece.large_cells.size:  # their saturated counts were added; add what these lack
-            shards = self._next_shard + np.searchsorted(ends[1:], piece.large_cells, side="right")
-            rows, columns = layout.find_cells(shards, piece.positions[piece.large_cells])
-            excess = piece.large_counts - SATURATED
-            np.add.at(self.row_sums, rows, excess)
-            if layout.symmetric:  # the mirrors of the cells in diagonal shards are cells of their own
-                excess *= layout.is_off_diagonal(rows, columns)
-            np.add.at(self.column_sums, columns, excess)
 
     def close(self) -> None:
         """Write the headers and close the files."""
@@ -198,10 +145,49 @@ def merge_runs(runs: CellArrays, target: RunFiles, *, memory_bytes: int, threads
 
         return make_piece(lengths, positions[:used].copy(), units[:used])
 
-    # Row and column sums do not change; they were added when the runs were written.
     with target.run():
         for piece in map_in_order(merge, shard_ranges(runs.offsets, max_cells), threads=threads):
-            target.append(piece, with_sums=False)
+            target.append(piece)
+
+
+def sum_cells(cells: CellArrays, layout: Layout, *, threads: int) -> tuple[Ints, Ints]:
+    """Return the row sums and column sums of a single run in units, one array for a symmetric layout."""
+    from swivel.counts import matrix_kernels as kernels
+
+    shape = kernels.LayoutShape(layout.row_blocks, layout.column_blocks, layout.symmetric)
+    ends = cells.offsets[0]
+
+    def make_sums() -> tuple[Ints, Ints]:
+        row_sums = np.zeros(layout.rows, np.int64)
+        return row_sums, row_sums if layout.symmetric else np.zeros(layout.columns, np.int64)
+
+    def sum_shards(shards: tuple[int, int]) -> tuple[Ints, Ints]:
+        first, last = shards
+        part = slice(ends[first], ends[last])
+        sums = make_sums()
+        kernels.add_sums(
+            shape, first, np.diff(ends[first : last + 1]), cells.positions[part], cells.counts[part], *sums
+        )
+        return sums
+
+    # Threads add to sums of their own, which this one adds up: all shards of a row share its sum.
+    row_sums, column_sums = make_sums()
+    for one_row_sums, one_column_sums in map_in_order(
+        sum_shards, shard_ranges(cells.offsets, max(_SUM_CELLS, cells.counts.size // threads)), threads=threads
+    ):
+        row_sums += one_row_sums
+        if not layout.symmetric:
+            column_sums += one_column_sums
+
+    # The saturated counts of large cells were added; add what these lack.
+    shards = np.searchsorted(ends[1:], cells.large_cells, side="right")
+    rows, columns = layout.find_cells(shards, cells.positions[cells.large_cells])
+    excess = cells.large_counts - SATURATED
+    np.add.at(row_sums, rows, excess)
+    if layout.symmetric:  # the mirrors of the cells in diagonal shards are cells of their own
+        excess *= layout.is_off_diagonal(rows, columns)
+    np.add.at(column_sums, columns, excess)
+    return row_sums, column_sums
 
 
 def shard_ranges(offsets: Ints, max_cells: int) -> Iterator[tuple[int, int]]:

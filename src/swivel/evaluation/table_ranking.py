@@ -65,17 +65,19 @@ def evaluate_ranking(scores: Scores, held_out: Any, seen: Any, *, k: int = 20) -
     (0.5, 0.5)
     """
     if k < 1:
-        raise ConfigError(f"k must be a positive integer, got {k}")
+        raise ConfigError(f"k must be a positive integer, got {k}", argument="k")
     held_out = drop_zeros(held_out)
     seen = drop_zeros(seen)
     if held_out.shape != seen.shape:
-        raise ConfigError(f"held_out and seen must have the same shape, got {held_out.shape} and {seen.shape}")
+        raise ConfigError(
+            f"held_out and seen must have the same shape, got {held_out.shape} and {seen.shape}", argument="held_out"
+        )
 
     # A cell that was trained with is never ranked, so it cannot be found either.
     held_out = drop_zeros(held_out - held_out.multiply(seen.astype(bool)))
     rows = np.flatnonzero(np.diff(held_out.indptr))
     if not rows.size:
-        raise ConfigError("held_out has no cells that are not in seen")
+        raise ConfigError("held_out has no cells that are not in seen", argument="held_out")
     k = min(k, held_out.shape[1])
     tiers = _popularity_tiers(held_out, seen)
     hits_of_tier = np.zeros(len(POPULARITY))

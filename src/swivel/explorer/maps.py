@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from swivel.errors import StorageError, SwivelError
 from swivel.explorer.limits import MAX_POINTS
 from swivel.explorer.models import View
-from swivel.runtime.child_process import call_in_process, can_start_processes
-from swivel.runtime.progress import SilentProgress
+from swivel.runtime.child_process import SentProgress, call_in_process, can_start_processes
+from swivel.runtime.progress import SILENT
 from swivel.storage import fingerprint, open_array, write_file
 from swivel.vectors.projection import (
     UMAP,
@@ -96,8 +96,8 @@ def cache_folder() -> Path | None:
     return Path(base) / "swivel" / "maps"
 
 
-def send_umap(components: Floats, *, progress: Any) -> Floats:
-    """Return the UMAP coordinates, and send drafts of them as messages of `progress`, one per second."""
+def send_umap(components: Floats, *, progress: SentProgress) -> Floats:
+    """Return the UMAP coordinates, and send drafts of them, one per second."""
     if hasattr(os, "nice"):
         os.nice(10)  # This process computes nothing else, and queries come first.
 
@@ -106,22 +106,10 @@ def send_umap(components: Floats, *, progress: Any) -> Floats:
     def show(points: Floats) -> None:
         nonlocal shown
         if time.monotonic() - shown >= _DRAFT_SECONDS:
-            progress.message(points)
+            progress.send(points)
             shown = time.monotonic()
 
     return compute_umap(components, show)
-
-
-class _DraftReceiver(SilentProgress):
-    """Passes on the drafts that the process sends as messages; messages of text are warnings of libraries."""
-
-    def __init__(self, show: Show) -> None:
-        self._show = show
-
-    def message(self, text: Any) -> None:
-        """Show a draft."""
-        if isinstance(text, np.ndarray):
-            self._show(text)
 
 
 def compute_in_process(components: Floats, show: Show) -> Floats:
@@ -130,7 +118,7 @@ def compute_in_process(components: Floats, show: Show) -> Floats:
     if not can_start_processes():
         return compute_umap(components, show)
     with call_in_process(send_umap, components) as call:
-        return call.wait(_DraftReceiver(show))
+        return call.wait(SILENT, receive=show)
 
 
 class Map:

@@ -128,9 +128,9 @@ def make_map(
     (5, 2)
     """
     if not isinstance(words, (int, np.integer)) or not 1 <= words <= MAX_POINTS:
-        raise ConfigError(f"words must be an integer from 1 to {MAX_POINTS:,}, got {words!r}")
+        raise ConfigError(f"words must be an integer from 1 to {MAX_POINTS:,}, got {words!r}", argument="words")
     if layout not in LAYOUTS:
-        raise ConfigError(f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}")
+        raise ConfigError(f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}", argument="layout")
     if importlib.util.find_spec("sklearn") is None:
         raise missing_extra("maps", "scikit-learn", "explore")
 

@@ -25,11 +25,6 @@ def add(*matrices: Matrix | str | Path, out: str | Path | None = None, options: 
     matrices
         Two or more matrices, or their folders, counted with the same window, weight and columns.
 
-    Raises
-    ------
-    CountsError
-        If they were counted differently, or if one has columns of another kind.
-
     Examples
     --------
     >>> from swivel.pipeline.count import count
@@ -45,17 +40,19 @@ def add(*matrices: Matrix | str | Path, out: str | Path | None = None, options: 
     if len(matrices) < 2:
         raise ConfigError(f"there must be two or more matrices to add, got {len(matrices)}")
 
-    opened = [as_matrix(matrix) for matrix in matrices]
-    inputs = {f"matrix {number}": matrix.fingerprint for number, matrix in enumerate(opened, 1)}
-    provenance = {"config": shared_config(opened), "inputs": inputs}
+    addends = [as_matrix(matrix) for matrix in matrices]
+    # The order matters to provenance only: sums are exact integers.
+    inputs = {f"matrix {number}": matrix.fingerprint for number, matrix in enumerate(addends, 1)}
+    provenance = {"config": shared_config(addends), "inputs": inputs}
 
-    with output_folder(out, [matrix.path for matrix in opened], options) as output:
+    with output_folder(out, [matrix.path for matrix in addends], options) as output:
         if output.path is not None and output.has_result("matrix", provenance):
             return open_matrix(output.path)
 
         with output.working() as path:
             check_libraries("adding")
-            for matrix in opened:
+            # A damaged matrix must not become part of a sum that looks valid.
+            for matrix in addends:
                 matrix.verify()
-            total = add_matrices(opened, path, provenance, options)
+            total = add_matrices(addends, path, provenance, options)
             return total if output.path is not None else total.to_memory()

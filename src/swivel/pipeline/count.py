@@ -1,16 +1,16 @@
-"""`swivel count`: text to a matrix of co-occurrence counts."""
+"""`swivel count` and `swivel phrases`: text to a matrix of co-occurrence counts, and the phrases of a text."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from swivel.config import CorpusConfig, CountConfig
+from swivel.config import SCORERS, CorpusConfig, CountConfig
 from swivel.corpus.vocabulary import Vocabulary, check_units, choose_vocabulary, describe_text, read_tokens
 from swivel.errors import ConfigError
-from swivel.pipeline.settings import TextCounting, given, make_options, resolve_counting
+from swivel.pipeline.settings import TextCounting, given, make_options, resolve_counting, split_settings
 from swivel.runtime.estimates import ResourceEstimate, check_libraries
 from swivel.runtime.numbers import plural
 from swivel.runtime.options import RunOptions
@@ -22,7 +22,7 @@ from swivel.storage.output_folder import output_folder
 if TYPE_CHECKING:
     from swivel.corpus import Texts
     from swivel.corpus.encoded_corpus import EncodedCorpus
-    from swivel.corpus.joined_corpus import JoinedCorpus
+    from swivel.corpus.joined_corpus import JoinedCorpus, Phrase
     from swivel.counts import Matrix
 
 Check = Callable[[], None]  # raises an error if preparing the device has failed
@@ -30,14 +30,7 @@ Result = TypeVar("Result")
 
 # A token of English text is about 6 bytes long; it takes 4 bytes of scratch space when read and 4 as an id.
 SCRATCH_PER_BYTE = 1.4
-
-
-@dataclass(frozen=True, slots=True)
-class NumberedText:
-    """A text as ids of the words of its vocabulary, in a file."""
-
-    vocabulary: Vocabulary
-    ids: Path
+IDS = "ids.npy"  # the text as ids of its vocabulary, in a scratch folder
 
 
 def count(
@@ -49,9 +42,6 @@ def count(
     window: int | None = None,
     min_count: int | None = None,
     device: str | None = None,
-    threads: int | None = None,
-    memory: int | str | None = None,
-    progress: Progress | bool | None = None,
     options: RunOptions | None = None,
     **settings: Any,
 ) -> Matrix:
@@ -75,11 +65,8 @@ def count(
         Leave out tokens that occur fewer times.
     device
         "auto", "cpu", "cuda", or any device as torch names it.
-    threads, memory, progress
-        Number of threads, bytes of memory (or a text such as "1GiB"), and a receiver of progress events;
-        by default a progress bar for work that takes longer than a second, False for none.
     options
-        Further run options: `RunOptions`.
+        Resources and reporting; `threads`, `memory` and `progress` can be passed as keywords instead.
     settings
         Other fields of CorpusConfig, VocabularyConfig and CountConfig.
 
@@ -91,22 +78,22 @@ def count(
     """
     from swivel.corpus import find_texts
 
-    options = make_options(options, threads=threads, memory=memory, progress=progress)
+    options = make_options(options, settings)
     counting = resolve_counting(recipe, {**settings, **given(window=window, min_count=min_count, device=device)})
-    listed = list_tokens(vocabulary)
-    return count_texts(find_texts(texts, out), out, counting, listed, options, vocabulary_file=file_of(vocabulary))
+    word_list = list_tokens(vocabulary)
+    return count_texts(find_texts(texts, out), out, counting, word_list, options, vocabulary_file=file_of(vocabulary))
 
 
 def count_texts(
     texts: Texts,
     out: str | Path | None,
     counting: TextCounting,
-    listed: tuple[str, ...] | None,
+    word_list: tuple[str, ...] | None,
     options: RunOptions,
     *,
     vocabulary_file: Path | None,
 ) -> Matrix:
-    """Count texts with resolved settings; `listed` are the words of the vocabulary if a list of them was given."""
+    """Count texts with resolved settings; `word_list` are the words of the vocabulary if a list of them was given."""
     from swivel.corpus import can_compare, digest_sources, fingerprint_sources, local_files, to_facts
     from swivel.counts import open_matrix
 
@@ -115,14 +102,15 @@ def count_texts(
         raise ConfigError("torchrun starts ranks for training only; count in one process first, then train its matrix")
 
     phrases = list_phrases(counting.corpus, options)
-    read = [*local_files(texts), vocabulary_file, counting.corpus.phrase_file]
-    with output_folder(out, read, options) as output:
+    files_read = [*local_files(texts), vocabulary_file, counting.corpus.phrase_file]
+    with output_folder(out, files_read, options) as output:
         record: dict[str, dict[str, Any]] = {"inputs": {}, "facts": {}}  # of the manifest
         if output.path is not None:
+            # Digests come first: a finished folder of the same text is returned without reading it again.
             digests = digest_sources(texts, known=output.path, threads=options.thread_count, progress=options.progress)
             inputs = fingerprint_sources(texts, counting.corpus.without_path(), digests)
-            if listed is not None:
-                inputs["vocabulary"] = fingerprint(list(listed))
+            if word_list is not None:
+                inputs["vocabulary"] = fingerprint(list(word_list))
             if phrases is not None:
                 inputs["phrases"] = fingerprint(list(phrases))
             provenance = {"config": counting.to_dict(), "inputs": inputs}
@@ -130,9 +118,10 @@ def count_texts(
                 return open_matrix(output.path)
             record = {"inputs": inputs, "facts": to_facts(digests)}
 
+        # From here on the folder is locked: a second writer fails now and not after it has read its text.
         with output.working() as path:
             check_libraries("counting")
-            matrix = _count(texts, path, counting, listed, phrases, record, options)
+            matrix = _count(texts, path, counting, word_list, phrases, record, options)
             matrix.trust()  # This process has just written it.
             return matrix if output.path is not None else matrix.to_memory()
 
@@ -169,7 +158,7 @@ def _count(
     texts: Texts,
     path: Path,
     counting: TextCounting,
-    listed: tuple[str, ...] | None,
+    word_list: tuple[str, ...] | None,
     phrases: tuple[str, ...] | None,
     record: Mapping[str, Mapping[str, Any]],
     options: RunOptions,
@@ -179,17 +168,21 @@ def _count(
 
         stages = (counting.corpus.without_path(), counting.vocabulary, counting.count)
         record = {"config": counting.to_dict(), **record}
-        return count_on_ray(texts, path, stages, listed, phrases, record, options)
+        return count_on_ray(texts, path, stages, word_list, phrases, record, options)
 
     from swivel.corpus import files_of
 
+    # The GPU is prepared in the background while text is read; `check` raises what failed there.
     check = check_device(counting.count)
+    # Reading and counting share one budget, which is measured once.
     options = options.fix_memory()
     with scratch_folder(path) as scratch:
         if files_of(texts) is not None:
             _forecast_reading(texts, path, options.progress)
-        text = read_beside_device(number_text, texts, counting, listed, phrases, scratch, options=options, check=check)
-        return count_numbered(text, counting, path, record, options)
+        vocabulary = read_beside_device(
+            number_text, texts, counting, word_list, phrases, scratch, options=options, check=check
+        )
+        return count_numbered(vocabulary, scratch, counting, path, record, options)
 
 
 def read_beside_device(
@@ -200,52 +193,42 @@ def read_beside_device(
     options: RunOptions,
     check: Check,
 ) -> Result:
-    """Return `read(texts, counting, *arguments, ...)`, in another process if this one is preparing a GPU for counting.
-
-    `read` is called with the threads, the memory and the progress of the options, and with `check`.
-    """
+    """Return `read(texts, counting, *arguments, ...)`, in another process if this one prepares a GPU for counting."""
     from swivel.corpus import read_in_process
 
-    resources: dict[str, Any] = {"threads": options.thread_count, "memory_bytes": options.memory_bytes}
+    reading: dict[str, Any] = {"threads": options.thread_count, "memory_bytes": options.memory_bytes}
+    reading |= {"progress": options.progress, "check": check}
     if may_use_cuda(counting.count.device):
-        return read_in_process(read, texts, counting, *arguments, progress=options.progress, check=check, **resources)
-    return read(texts, counting, *arguments, progress=options.progress, check=check, **resources)
+        return read_in_process(read, texts, counting, *arguments, **reading)
+    return read(texts, counting, *arguments, **reading)
 
 
 def number_text(
     texts: Texts,
     counting: TextCounting,
-    listed: tuple[str, ...] | None,
+    word_list: tuple[str, ...] | None,
     phrases: tuple[str, ...] | None,
     scratch: Path,
     *,
-    threads: int,
-    memory_bytes: int,
     progress: Progress,
-    check: Check | None = None,
-) -> NumberedText:
-    """Read texts, choose their vocabulary, and write them as its ids to a file of the folder `scratch`.
+    **reading: Any,
+) -> Vocabulary:
+    """Read texts, choose and return their vocabulary, and write them as its ids to a file of the folder `scratch`.
 
-    `listed` are the words of the vocabulary and `phrases` those that are joined, if lists of them were given.
+    `word_list` are the words of the vocabulary and `phrases` those that are joined, if lists of them were given.
     """
-    encoded = encode_texts(
-        texts,
-        counting.corpus,
-        phrases,
-        scratch,
-        threads=threads,
-        memory_bytes=memory_bytes,
-        progress=progress,
-        check=check,
-    )
-    if phrases is not None:
-        _name_absent_phrases(encoded, progress)
+    encoded = encode_texts(texts, counting.corpus, phrases, scratch, progress=progress, **reading)
+    absent = getattr(encoded, "absent", ())  # phrases of the list that were joined nowhere
+    if phrases is not None and absent:
+        progress.message(f"joined nowhere: {plural(len(absent), 'listed phrase')}, such as {absent[0]!r}")
 
-    vocabulary = choose_vocabulary(encoded.types, counting.vocabulary, listed, lowercase=counting.corpus.lowercase)
+    # Types were counted while the text was read, so that it is not read again.
+    vocabulary = choose_vocabulary(encoded.types, counting.vocabulary, word_list, lowercase=counting.corpus.lowercase)
     unit = counting.corpus.unit
     check_units(encoded.token_count, encoded.unit_count, unit)
     progress.message(describe_text(encoded.token_count, encoded.unit_count, unit, vocabulary))
-    return write_numbered(encoded, vocabulary, counting.count, scratch, threads)
+    write_ids(encoded, vocabulary, counting.count, scratch, reading["threads"])
+    return vocabulary
 
 
 def _forecast_reading(texts: Texts, path: Path, progress: Progress) -> None:
@@ -277,60 +260,79 @@ def encode_texts(
     phrases: Iterable[str] | None,
     scratch: Path,
     *,
-    threads: int,
-    memory_bytes: int,
     progress: Progress,
-    check: Check | None,
+    **reading: Any,
 ) -> EncodedCorpus | JoinedCorpus:
     """Read texts that will be counted, and return them as token numbers, in files of the folder `scratch`.
 
-    Phrases are joined as configured; only those of the list `phrases`, if it is given.
+    Phrases are joined as configured; only those of the list `phrases`, if it is given. `reading` are further arguments
+    of `encode_corpus`.
     """
-    from swivel.corpus import encode_corpus
+    from swivel.corpus.encoded_corpus import encode_corpus
 
-    encoded = encode_corpus(
-        texts, config, scratch=scratch, threads=threads, memory_bytes=memory_bytes, progress=progress, check=check
-    )
+    encoded = encode_corpus(texts, config, scratch=scratch, progress=progress, **reading)
     if config.phrases == "none":
         return encoded
     from swivel.corpus.joined_corpus import join_corpus
 
-    joined = join_corpus(encoded, config, scratch=scratch, threads=threads, phrases=phrases)
+    # Phrases need the counts of all pairs, hence a second look at the encoded text.
+    joined = join_corpus(encoded, config, scratch=scratch, threads=reading["threads"], phrases=phrases)
     progress.message(f"{encoded.token_count - joined.token_count:,} tokens were joined to phrases")
     return joined
 
 
-def write_numbered(
+def write_ids(
     encoded: EncodedCorpus | JoinedCorpus, vocabulary: Vocabulary, config: CountConfig, scratch: Path, threads: int
-) -> NumberedText:
-    """Write a text as ids of a vocabulary to a file of the folder `scratch`."""
-    path = scratch / "ids.npy"
-    encoded.write_ids(vocabulary, keep_gaps=config.oov == "gap", path=path, threads=threads)
-    return NumberedText(vocabulary, path)
-
-
-def _name_absent_phrases(encoded: EncodedCorpus | JoinedCorpus, progress: Progress) -> None:
-    """Print how many phrases of a list were joined nowhere, and one of them."""
-    from swivel.corpus.joined_corpus import JoinedCorpus
-
-    if isinstance(encoded, JoinedCorpus) and encoded.absent:
-        progress.message(
-            f"joined nowhere: {plural(len(encoded.absent), 'listed phrase')}, such as {encoded.absent[0]!r}"
-        )
+) -> None:
+    """Write a text as ids of a vocabulary to a file of the folder `scratch`, for `count_numbered`."""
+    encoded.write_ids(vocabulary, keep_gaps=config.oov == "gap", path=scratch / IDS, threads=threads)
 
 
 def count_numbered(
-    text: NumberedText,
+    vocabulary: Vocabulary,
+    scratch: Path,
     counting: TextCounting,
     path: Path,
     record: Mapping[str, Mapping[str, Any]],
     options: RunOptions,
 ) -> Matrix:
-    """Count the words of a text and return the matrix, which is written to `path`.
-
-    `record` are the inputs and facts that its manifest records.
-    """
+    """Count what `write_ids` wrote; return the matrix, written to `path` with the inputs and facts of `record`."""
     from swivel.counts.cooccurrence import count_tokens
 
     record = {"config": counting.to_dict(), **record}
-    return count_tokens(open_array(text.ids), text.vocabulary, counting.count, path, options, record)
+    return count_tokens(open_array(scratch / IDS), vocabulary, counting.count, path, options, record)
+
+
+def find_phrases(texts: Texts, *, options: RunOptions | None = None, **settings: Any) -> list[Phrase]:
+    """Return the phrases of a text, highest score first.
+
+    `texts` and `options` are as in `swivel.count`, `settings` are fields of CorpusConfig; `phrases` is "word2vec" by
+    default, or "npmi".
+
+    >>> text = ["in new york", "new york is big", "a new car", "to york"] * 5
+    >>> [phrase.token for phrase in find_phrases(text, phrase_threshold=0.1)]
+    ['new_york']
+    """
+    from swivel.corpus import find_texts
+    from swivel.corpus.encoded_corpus import encode_corpus
+    from swivel.corpus.joined_corpus import JoinedCorpus
+
+    options = (options or RunOptions()).fix_memory()
+    (config,) = split_settings("default", {"phrases": "word2vec", **settings}, CorpusConfig)
+    if config.phrases not in SCORERS:
+        raise ConfigError(f"phrases must be one of {', '.join(SCORERS)}, got {config.phrases!r}")
+
+    threads = options.thread_count
+    with scratch_folder(Path(tempfile.gettempdir())) as scratch:
+        encoded = encode_corpus(
+            find_texts(texts),
+            config,
+            scratch=scratch,
+            threads=threads,
+            memory_bytes=options.memory_bytes,
+            progress=options.progress,
+        )
+        joined = JoinedCorpus(encoded, scratch, threads)
+        joined.find(config)
+
+    return sorted(joined.phrases, key=lambda phrase: (-phrase.score, phrase.token))

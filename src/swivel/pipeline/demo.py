@@ -10,10 +10,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import lzma
-from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +27,6 @@ from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Stopwatch
 from swivel.storage.output_folder import output_folder
-
-if TYPE_CHECKING:
-    from swivel.vectors import Neighbor
 
 WORDS, CELLS = "sample-words.txt", "sample-cells.xz"
 STEPS_PER_OCTAVE = 4
@@ -62,14 +58,15 @@ def unpack_cells(data: bytes, size: int) -> tuple[NDArray[np.int64], NDArray[np.
     cells = size * (size + 1) // 2
     raw = np.frombuffer(lzma.decompress(data), np.uint8)
 
+    # The bits of all cells come first, then one byte for each bit that is set.
     bits = -(-cells // 8)
-    seen = np.flatnonzero(np.unpackbits(raw[:bits], count=cells))
-    if len(seen) != len(raw) - bits:
+    observed = np.flatnonzero(np.unpackbits(raw[:bits], count=cells))
+    if len(observed) != len(raw) - bits:
         raise DamagedFolder(f"data/{CELLS}: not what {WORDS} says; install the package again")
 
     starts = np.concatenate([[0], np.cumsum(np.arange(size, 0, -1))])  # of the rows in the triangle
-    rows = np.repeat(np.arange(size), np.diff(np.searchsorted(seen, starts)))
-    return rows, seen - starts[rows] + rows, np.exp2((raw[bits:].astype(np.float64) + SMALLEST) / STEPS_PER_OCTAVE)
+    rows = np.repeat(np.arange(size), np.diff(np.searchsorted(observed, starts)))
+    return rows, observed - starts[rows] + rows, np.exp2((raw[bits:].astype(np.float64) + SMALLEST) / STEPS_PER_OCTAVE)
 
 
 def open_sample(out: str | Path | None = None, *, options: RunOptions | None = None) -> Matrix:
@@ -81,9 +78,9 @@ def open_sample(out: str | Path | None = None, *, options: RunOptions | None = N
     """
     options = options or RunOptions()
     data = files("swivel") / "data"
-    packed = (data / CELLS).read_bytes()
+    packed_cells = (data / CELLS).read_bytes()
     words = Vocabulary.from_lines((data / WORDS).read_text(encoding="utf-8").splitlines())
-    provenance = {"config": {}, "inputs": {CELLS: hashlib.sha256(packed).hexdigest()[:16]}}
+    provenance = {"config": {}, "inputs": {CELLS: hashlib.sha256(packed_cells).hexdigest()[:16]}}
 
     with output_folder(out, [], options) as output:
         if output.path is not None and output.has_result("matrix", provenance):
@@ -100,7 +97,7 @@ def open_sample(out: str | Path | None = None, *, options: RunOptions | None = N
         )
 
         with builder:
-            rows, columns, counts = unpack_cells(packed, len(words))
+            rows, columns, counts = unpack_cells(packed_cells, len(words))
             units = to_units(counts, UNIT)
             builder.add(rows, columns, units)
 
@@ -110,45 +107,23 @@ def open_sample(out: str | Path | None = None, *, options: RunOptions | None = N
             return builder.finish(**provenance)
 
 
-@dataclass(frozen=True, slots=True)
-class Demo:
-    """The results of the demonstration."""
-
-    words: int
-    cells: int
-    seconds: float
-    neighbors: dict[str, list[Neighbor]]
-    analogies: dict[str, str]
-    sections: list[tuple[str, int, int]]  # name, questions answered right, questions
-
-    @property
-    def total(self) -> tuple[str, int, int]:
-        """All sections together, as a section."""
-        return "all", sum(right for _, right, _ in self.sections), sum(asked for _, _, asked in self.sections)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
-
-
-def run_demo(out: str | Path | None, options: RunOptions) -> Demo:
-    """Train the bundled matrix, and compute neighbors and analogies."""
-    matrix_path = None if out is None else Path(out) / "matrix"
-    vectors_path = None if out is None else Path(out) / "vectors"
-
-    check_libraries("training")
+def run_demo(out: str | Path | None, options: RunOptions) -> dict[str, Any]:
+    """Train the bundled matrix, and return neighbors, analogies, and how many questions were answered rightly."""
+    folder = None if out is None else Path(out)
+    check_libraries("training", needs_torch=True)
     watch = Stopwatch(options.progress)
+    # The report comes after both stages, so that it has the times of both.
     timed = dataclasses.replace(options, progress=watch, report=False)
-    matrix = open_sample(matrix_path, options=timed)
-    vectors = train(matrix, vectors_path, recipe="fast", options=timed, **SETTINGS)
-    write_run_report(vectors, matrix, None if out is None else Path(out), watch, options)
+    matrix = open_sample(folder and folder / "matrix", options=timed)
+    vectors = train(matrix, folder and folder / "vectors", recipe="fast", options=timed, **SETTINGS)
+    write_run_report(vectors, matrix, folder, watch, options)
 
-    found = score_analogies(vectors, read_bundled())
-    return Demo(
-        len(vectors),
-        matrix.cell_count,
-        watch.total,
-        {word: vectors.nearest(word, count=6) for word in SHOWN if word in vectors},
-        {f"{a} is to {b} as {c}": vectors.analogy(a, b, c, count=1)[0].token for a, b, c in QUESTIONS},
-        [(section.name, section.correct, section.total) for section in found.sections],
-    )
+    sections = score_analogies(vectors, read_bundled()).sections
+    return {
+        "words": len(vectors),
+        "cells": matrix.cell_count,
+        "seconds": watch.total,
+        "neighbors": {word: vectors.nearest(word, count=6) for word in SHOWN if word in vectors},
+        "analogies": {f"{a} is to {b} as {c}": vectors.analogy(a, b, c, count=1)[0].token for a, b, c in QUESTIONS},
+        "sections": [(section.name, section.correct, section.total) for section in sections],
+    }

@@ -24,21 +24,19 @@ from numpy.typing import NDArray
 
 from swivel.config import CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig, recorded_config
 from swivel.corpus import can_compare, digest_sources, find_texts, fingerprint_sources, local_files, to_facts
-from swivel.corpus.vocabulary import TokenCounts, Vocabulary, choose_tokens, from_list
+from swivel.corpus.vocabulary import Vocabulary, choose_tokens, from_list
 from swivel.counts.cooccurrence import column_vocabulary
 from swivel.errors import ConfigError, VocabularyError
 from swivel.pipeline.count import (
-    Check,
-    NumberedText,
     check_device,
     count_numbered,
     encode_texts,
     file_of,
     list_tokens,
     read_beside_device,
-    write_numbered,
+    write_ids,
 )
-from swivel.pipeline.settings import TextCounting, given, settings_of, split_settings
+from swivel.pipeline.settings import TextCounting, check_names, given, settings_of
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Progress, track
@@ -51,9 +49,10 @@ from swivel.vectors.subwords import blend, unblend
 
 if TYPE_CHECKING:
     from swivel.corpus import Texts
+    from swivel.corpus.type_tables import TypeCounts
     from swivel.counts import Matrix
 
-COLUMNS = ("symmetric", "directional", "bands", "directional-bands")
+FILE_SETTINGS = ("encoding", "errors")
 VECTORS_PER_STEP = 256  # folded in between two updates of the progress, of each side at most
 
 
@@ -61,23 +60,16 @@ VECTORS_PER_STEP = 256  # folded in between two updates of the progress, of each
 class TrainedModel:
     """Trained vectors with their columns, marginals and settings, as the fold-in needs them."""
 
-    name: str  # for messages
     vectors: Vectors
     columns: VectorTable
     row_sums: NDArray[np.float64]
     column_sums: NDArray[np.float64]
     words: int  # number of trained words, which come first; the words after them were added by `extend`
-    train_config: TrainConfig
-    vectors_config: VectorsConfig
 
 
-@dataclass(frozen=True, slots=True)
-class WordCounts:
-    """New words and their counts with the trained words."""
-
-    words: Vocabulary  # by decreasing count
-    rows: scipy.sparse.csr_array  # counts of the rows of the new words, (n_words, n_trained_columns)
-    columns: scipy.sparse.csr_array  # of their columns, transposed: (n_words * columns_per_row, n_trained_rows)
+# New words by decreasing count; the counts of their rows with trained columns, (n_words, n_trained_columns); those of
+# their columns with trained rows, transposed: (n_words * columns_per_row, n_trained_rows).
+WordCounts = tuple[Vocabulary, scipy.sparse.csr_array, scipy.sparse.csr_array]
 
 
 def extend(
@@ -98,25 +90,14 @@ def extend(
     ----------
     vectors
         The folder written by `train` or `extend`, the folder of a run, or the vectors loaded from it.
-    texts
-        The new text, as in `swivel.count`.
-    out
-        Folder for the result; by default it is kept in memory only.
+    texts, out, options
+        As in `swivel.count`.
     vocabulary
         The words to add, or the Path of a file with one per line; by default all new words that `min_count` and
         `max_size` allow. Known words are ignored.
-    options
-        Threads, memory, progress and overwriting.
     settings
-        Fields of VocabularyConfig, to choose the new words, and of CorpusConfig, to read the new text. Fields of
-        CountConfig must be those of the training; pass them only if an older folder has no record of them.
-
-    Raises
-    ------
-    ConfigError
-        The columns of the vectors are not words, or a setting differs from that of the training.
-    VocabularyError
-        The text has no new word.
+        Fields of VocabularyConfig, to choose the new words, `encoding` and `errors` of the new text, and the device.
+        Other fields of CorpusConfig and CountConfig must be those of the training, and can be omitted.
 
     Examples
     --------
@@ -126,34 +107,34 @@ def extend(
     >>> extend(trained, ["pink wine", "pink rose"] * 5)
     <Vectors of 5 tokens, 4 dimensions, 20 columns>
     """
-    check_libraries("extending")
+    check_libraries("extending", needs_torch=True)
     options = options or RunOptions()
     trained = _open_trained(vectors)
-    counting = _choose_counting(trained, settings, options.progress)
+    counting = _choose_counting(trained, settings)
 
     texts = find_texts(texts, out)
-    listed = list_tokens(vocabulary)
-    if listed is not None:
-        listed = tuple(dict.fromkeys(listed))
+    word_list = list_tokens(vocabulary)
+    if word_list is not None:
+        word_list = tuple(dict.fromkeys(word_list))
 
     config = {**trained.vectors.settings, **counting.to_dict()}
     with output_folder(out, [trained.vectors.path, file_of(vocabulary), *local_files(texts)], options) as output:
         path = output.path
         if path is None:
             with output.working() as scratch:
-                counts = _count_words(trained, texts, counting, listed, scratch, options)
+                counts = _count_words(trained, texts, counting, word_list, scratch, options)
             return _add_words(trained, counts, counting, options)
 
         digests = digest_sources(texts, known=path, threads=options.thread_count, progress=options.progress)
         inputs = {"vectors": trained.vectors.fingerprint, **fingerprint_sources(texts, counting.corpus, digests)}
-        if listed is not None:
-            inputs["vocabulary"] = fingerprint(list(listed))
+        if word_list is not None:
+            inputs["vocabulary"] = fingerprint(list(word_list))
         if output.has_result("vectors", {"config": config, "inputs": inputs}, is_comparable=can_compare(inputs)):
             return load(path)
 
         with create_folder(path, "vectors", overwrite=options.overwrite) as writer:
             with scratch_folder(path) as scratch:
-                counts = _count_words(trained, texts, counting, listed, scratch, options)
+                counts = _count_words(trained, texts, counting, word_list, scratch, options)
             result = _add_words(trained, counts, counting, options)
             write_vectors(writer, result, config=config, inputs=inputs, facts=to_facts(digests))
         return load(path)
@@ -162,7 +143,7 @@ def extend(
 def _open_trained(vectors: Vectors | str | Path) -> TrainedModel:
     """Return the vectors with the settings of their training, or raise ConfigError if they cannot be extended."""
     loaded = as_vectors(vectors)
-    name = str(loaded.source or "vectors")
+    name = _name(loaded)
     settings = loaded.settings
     if loaded.source is not None and loaded.path is None:
         raise ConfigError(f"{name}: vectors of another tool have no columns; pass a folder written by swivel train")
@@ -179,63 +160,37 @@ def _open_trained(vectors: Vectors | str | Path) -> TrainedModel:
             f"{name}: its columns are not words, so that text cannot be counted with them; "
             "swivel.training.fold_in.fold_in accepts counts of new rows"
         )
-    return TrainedModel(
-        name,
-        loaded,
-        columns,
-        loaded.row_sums,
-        columns.sums,
-        words=int(loaded.facts.get("trained_rows", len(loaded))),
-        train_config=recorded_config(TrainConfig, settings["train"]),
-        vectors_config=VectorsConfig(**settings["vectors"]),
-    )
+    words = int(loaded.facts.get("trained_rows", len(loaded)))
+    return TrainedModel(loaded, columns, loaded.row_sums, columns.sums, words)
 
 
-def _choose_counting(trained: TrainedModel, settings: Mapping[str, Any], progress: Progress) -> TextCounting:
-    """Return the recorded settings of the training, updated with `settings`.
+def _name(vectors: Vectors) -> str:
+    return str(vectors.source or "vectors")
 
-    Older folders have no record of CountConfig. It is then inferred from the names of the columns.
-    """
-    chosen = given(**settings)
-    chosen_count = settings_of(chosen, CountConfig)
-    # Fields of CountConfig are only valid together with the recorded ones, so that only their names are checked here.
-    checked = {**chosen, **dict.fromkeys(chosen_count)}
-    _, vocabulary, _ = split_settings("fast", checked, CorpusConfig, VocabularyConfig, CountConfig)
 
+def _choose_counting(trained: TrainedModel, settings: Mapping[str, Any]) -> TextCounting:
+    """Return the recorded settings of the training with those of the new text; refuse any that change the counts."""
     recorded = trained.vectors.settings
-    corpus = CorpusConfig(**{**recorded.get("corpus", {}), **settings_of(chosen, CorpusConfig)})
-    if "count" not in recorded:
-        count = _guess_counting(trained, chosen_count)
-        progress.message(
-            f"{trained.name} has no record of how its text was counted; assuming {count.columns} columns, window "
-            f"{count.window_left} and {count.window_right}, weight {count.weight}, unit {corpus.unit}; "
-            "pass the settings of the training if they differ"
-        )
-        return TextCounting(corpus, vocabulary, count)
+    if not {"corpus", "count"} <= recorded.keys():
+        name = _name(trained.vectors)
+        raise ConfigError(f"{name}: no record of how its text was counted; pass what swivel run or train wrote")
 
-    count = CountConfig(**{**recorded["count"], **chosen_count})
-    for name in chosen_count.keys() & recorded["count"].keys():
-        if chosen_count[name] != recorded["count"][name]:
+    new_settings = given(**settings)
+    check_names(new_settings, CorpusConfig, VocabularyConfig, CountConfig)
+    fixed = {**recorded["corpus"], **recorded["count"]}
+    for name, value in new_settings.items():
+        # Another kind of file has the same words; a device is not recorded.
+        if name in fixed and name not in FILE_SETTINGS and value != fixed[name]:
             raise ConfigError(
-                f"{name} must be {recorded['count'][name]!r} as in the training of {trained.name}, "
-                f"got {chosen_count[name]!r}; omit {name}"
+                f"{name} must be {fixed[name]!r} as in the training of {_name(trained.vectors)}, got {value!r}; "
+                f"omit {name}",
+                argument=name,
             )
-    return TextCounting(corpus, vocabulary, count)
 
-
-def _guess_counting(trained: TrainedModel, settings: Mapping[str, Any]) -> CountConfig:
-    """Return the first kind of columns whose names match those of the first word, or raise ConfigError."""
-    first = Vocabulary(trained.vectors.vocabulary.tokens[:1], [1])
-    names = trained.columns.vocabulary.tokens[: trained.vectors.columns_per_row]
-
-    for columns in COLUMNS:
-        config = CountConfig(**{"columns": columns, **settings})
-        if (column_vocabulary(first, config) or first).tokens == names:
-            return config
-
-    raise ConfigError(
-        f"{trained.name}: the column names {', '.join(map(repr, names))} do not match these settings; "
-        "pass window, near and columns of the training"
+    return TextCounting(
+        CorpusConfig(**{**recorded["corpus"], **settings_of(new_settings, CorpusConfig)}),
+        VocabularyConfig(**settings_of(new_settings, VocabularyConfig)),
+        CountConfig(**{**recorded["count"], **settings_of(new_settings, CountConfig)}),
     )
 
 
@@ -243,62 +198,52 @@ def _count_words(
     trained: TrainedModel,
     texts: Texts,
     counting: TextCounting,
-    listed: tuple[str, ...] | None,
+    word_list: tuple[str, ...] | None,
     scratch: Path,
     options: RunOptions,
 ) -> WordCounts:
-    """Count the text over old and new words together, and return the cells of new words with trained words.
-
-    The new words are those of the list `listed`; None to choose them by their counts.
-    """
+    """Count the text over old and new words together, and return the cells of new words with trained words."""
     known = trained.vectors.vocabulary
     options = options.fix_memory()
     check = check_device(counting.count)
-    text, words = read_beside_device(
-        _number_words, texts, counting, known, listed, scratch, options=options, check=check
+    words, joint = read_beside_device(
+        _number_words, texts, counting, known, word_list, scratch, options=options, check=check
     )
-    matrix = count_numbered(text, counting, scratch / "matrix", {}, options)
-    return _select_cells(matrix, known.tokens[: trained.words], words)
+    matrix = count_numbered(joint, scratch, counting, scratch / "matrix", {}, options)
+    return words, *_select_cells(matrix, known.tokens[: trained.words], words)
 
 
 def _number_words(
     texts: Texts,
     counting: TextCounting,
     known: Vocabulary,
-    listed: tuple[str, ...] | None,
+    word_list: tuple[str, ...] | None,
     scratch: Path,
     *,
-    threads: int,
-    memory_bytes: int,
     progress: Progress,
-    check: Check | None = None,
-) -> tuple[NumberedText, Vocabulary]:
-    """Read texts, and return them as ids of known and new words, and the new words."""
-    encoded = encode_texts(
-        texts,
-        counting.corpus,
-        [token for token in known.tokens if "_" in token],  # The new text may be too short to find phrases again.
-        scratch,
-        threads=threads,
-        memory_bytes=memory_bytes,
-        progress=progress,
-        check=check,
-    )
-    if listed is None:
+    **reading: Any,
+) -> tuple[Vocabulary, Vocabulary]:
+    """Read texts, write them as ids of known and new words, and return the new words, and all words."""
+    # The new text may be too short to find phrases again, so those that the training found are joined.
+    phrases = [token for token in known.tokens if "_" in token]
+    encoded = encode_texts(texts, counting.corpus, phrases, scratch, progress=progress, **reading)
+    if word_list is None:
         words = _choose_frequent(encoded.types, known, counting.vocabulary)
     else:
-        new = encoded.types.of_tokens(word for word in listed if word not in known)
-        words = _choose_listed(listed, new, known, progress)
+        new = encoded.types.of_tokens(word for word in word_list if word not in known)
+        words = _choose_listed(word_list, new, known, progress)
     progress.message(f"{encoded.token_count:,} tokens, {len(words):,} new words")
 
     # The known words keep their places in the windows, so that the new words are counted as in training.
     tokens = [*known.tokens, *words.tokens]
     joint = from_list(tokens, encoded.types.of_tokens(tokens))
-    return write_numbered(encoded, joint, counting.count, scratch, threads), words
+    write_ids(encoded, joint, counting.count, scratch, reading["threads"])
+    return words, joint
 
 
-def _choose_frequent(types: TokenCounts, known: Vocabulary, config: VocabularyConfig) -> Vocabulary:
-    """Return the new words that `config` selects, without listing all words of the text, which may be many."""
+def _choose_frequent(types: TypeCounts, known: Vocabulary, config: VocabularyConfig) -> Vocabulary:
+    """Return the new words that `config` selects."""
+    # Not all words of the text are listed, which may be many: beside known words, as many as are wanted.
     limit = len(known) + config.max_size if config.max_size else 0
     frequent = types.most_frequent(config.min_count, limit)
     new = {word: count for word, count in frequent.items() if word not in known}
@@ -311,28 +256,31 @@ def _choose_frequent(types: TokenCounts, known: Vocabulary, config: VocabularyCo
         most_common = max(new, key=lambda word: (new[word], word))
         raise VocabularyError(
             f"no new word occurs {config.min_count:,} times or more (the most common one is {most_common!r} with "
-            f"{new[most_common]:,}); pass a smaller min_count"
+            f"{new[most_common]:,}); pass a smaller min_count",
+            argument="min_count",
         )
     return choose_tokens(new, config)
 
 
 def _choose_listed(
-    listed: tuple[str, ...], new: Mapping[str, int], known: Vocabulary, progress: Progress
+    word_list: tuple[str, ...], new: Mapping[str, int], known: Vocabulary, progress: Progress
 ) -> Vocabulary:
-    chosen = [word for word in listed if word in new]
-    absent = [word for word in listed if word not in new and word not in known]
-    if not chosen:
-        raise VocabularyError(f"none of the {len(listed):,} listed words is both new and in the text")
+    words = [word for word in word_list if word in new]
+    absent = [word for word in word_list if word not in new and word not in known]
+    if not words:
+        raise VocabularyError(f"none of the {len(word_list):,} listed words is both new and in the text")
     if absent:
         progress.message(f"{len(absent):,} listed words are not in the text ({absent[0]!r}); they get no vector")
-    return from_list(chosen, new)
+    return from_list(words, new)
 
 
 # Rows, columns and counts of cells, block by block.
 Pieces = list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]]
 
 
-def _select_cells(matrix: Matrix, trained: Sequence[str], words: Vocabulary) -> WordCounts:
+def _select_cells(
+    matrix: Matrix, trained: Sequence[str], words: Vocabulary
+) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array]:
     """Return the cells of new words with trained words, read block by block to limit the memory."""
     parts = matrix.columns_per_row
     old = _find_positions(matrix.rows, trained)
@@ -357,15 +305,12 @@ def _select_cells(matrix: Matrix, trained: Sequence[str], words: Vocabulary) -> 
             at = np.flatnonzero((new[word] >= 0) & (old[row] >= 0))
             as_columns.append((new[word[at]] * parts + part[at], old[row[at]], cells.counts[at]))
 
-    return WordCounts(
-        words,
-        _to_sparse(as_rows, (len(words), len(trained) * parts)),
-        _to_sparse(as_columns, (len(words) * parts, len(trained))),
-    )
+    rows = _to_sparse(as_rows, (len(words), len(trained) * parts))
+    return rows, _to_sparse(as_columns, (len(words) * parts, len(trained)))
 
 
 def _find_positions(joint: Vocabulary, tokens: Sequence[str]) -> NDArray[np.int64]:
-    """Return the position in `tokens` of each word of the joint vocabulary, -1 for a word that is not in `tokens`."""
+    """Return the position in `tokens` of each word of the joint vocabulary, or -1."""
     positions = np.full(len(joint), -1, np.int64)
     positions[[joint.ids[token] for token in tokens]] = np.arange(len(tokens))
     return positions
@@ -378,6 +323,7 @@ def _to_sparse(pieces: Pieces, shape: tuple[int, int]) -> scipy.sparse.csr_array
 
 def _add_words(trained: TrainedModel, counts: WordCounts, counting: TextCounting, options: RunOptions) -> Vectors:
     """Return the known words followed by the new words, whose rows and columns are folded in."""
+    new_words, row_counts, column_counts = counts
     old = trained.vectors
     words = trained.words
     columns_of_words = words * old.columns_per_row
@@ -386,28 +332,28 @@ def _add_words(trained: TrainedModel, counts: WordCounts, counting: TextCounting
 
     # The loss is symmetric in rows and columns, so columns are folded in like rows.
     new_rows, new_columns = _fold(
-        [(counts.rows, fixed_columns), (counts.columns, fixed_rows)], trained, counting.count.device, options.progress
+        [(row_counts, fixed_columns), (column_counts, fixed_rows)], trained, counting.count.device, options.progress
     )
 
     rows = VectorTable(
-        _join(old.vocabulary, counts.words),
+        _join(old.vocabulary, new_words),
         np.concatenate([old.rows, new_rows]),
-        np.concatenate([trained.row_sums, counts.rows.sum(axis=1)]),
+        np.concatenate([trained.row_sums, row_counts.sum(axis=1)]),
     )
 
     column_names = rows.vocabulary
     if old.columns_per_row > 1:
-        new_names = column_vocabulary(counts.words, counting.count) or counts.words
+        new_names = column_vocabulary(new_words, counting.count) or new_words
         column_names = _join(trained.columns.vocabulary, new_names)
     columns = VectorTable(
         column_names,
         np.concatenate([trained.columns.values, new_columns]),
-        np.concatenate([trained.column_sums, counts.columns.sum(axis=1)]),
+        np.concatenate([trained.column_sums, column_counts.sum(axis=1)]),
     )
 
     combined = None
     if old.vectors is not old.rows:
-        combined = np.concatenate([old.vectors, _combine(trained, counts.words, new_rows, new_columns)])
+        combined = np.concatenate([old.vectors, _combine(trained, new_words, new_rows, new_columns)])
     return Vectors(
         rows,
         columns,
@@ -426,16 +372,14 @@ def _fold(
     device: str,
     progress: Progress,
 ) -> list[NDArray[np.float32]]:
-    """Return one vector per row of counts, for each side.
-
-    A side is its counts, and the trained vectors and sums of the other side.
-    """
+    """Return one vector per row of the counts of each side, with the trained vectors and sums of the other side."""
     from swivel.training.fold_in import FixedColumns
 
+    config = recorded_config(TrainConfig, trained.vectors.settings["train"])
     total = float(trained.row_sums[: trained.words].sum())  # D, the sum of all counts of the training
     tables = [counts for counts, _ in sides]
-    fixed = [FixedColumns(*other, total, trained.train_config, device=device) for _, other in sides]
-    results = [np.zeros((counts.shape[0], trained.train_config.dim), np.float32) for counts in tables]
+    fixed = [FixedColumns(*other, total, config, device=device) for _, other in sides]
+    results = [np.zeros((counts.shape[0], config.dim), np.float32) for counts in tables]
     vectors = sum(map(len, results))
     steps = -(-max(map(len, results)) // VECTORS_PER_STEP)
 
@@ -457,11 +401,11 @@ def _fold(
 def _combine(
     trained: TrainedModel, new: Vocabulary, rows: NDArray[np.float32], columns: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """Return the vectors of new words, combined from rows and columns in the same way as those of the trained words."""
+    """Return vectors that are combined from rows and columns in the same way as those of the trained words."""
     old = trained.vectors
     words = trained.words
     parts = old.columns_per_row
-    config = trained.vectors_config
+    config = VectorsConfig(**old.settings["vectors"])
     subwords = old.subwords if config.spelling else None
 
     # The projection that combine="parts" applied is not saved; it is recovered from the trained words.

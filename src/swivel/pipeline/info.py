@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from datetime import datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +26,19 @@ def describe_folder(path: Path, *, verify: bool = False, verbose: bool = False) 
     if path.is_file():
         raise StorageError(f"{path}: a file, not a folder that Swivel wrote")
     if not (path / MANIFEST).exists():
-        known = (MANIFEST, *(f"{slot}/{MANIFEST}" for slot in SLOTS))
-        inside = [name for name in ("matrix", "vectors") if any((path / name / file).exists() for file in known)]
+        manifests = (MANIFEST, *(f"{slot}/{MANIFEST}" for slot in SLOTS))
+        inside = [name for name in ("matrix", "vectors") if any((path / name / file).exists() for file in manifests)]
         if inside:
             return {name: describe_folder(path / name, verify=verify, verbose=verbose) for name in inside}
         if (unfinished := _describe_unfinished(path)) is not None:
             return unfinished
 
     manifest = read_manifest(path)
+    # Opening checks the size of every part.
     folder: Folder = open_folder(path, manifest.stage)
     if verify:
         folder.verify()
+    # Digests are for programs: a line each, and often hundreds of them.
     hidden = () if verbose else (SOURCES, "tensors")  # digests
     return {
         "folder": str(path),
@@ -56,7 +58,7 @@ def describe_folder(path: Path, *, verify: bool = False, verbose: bool = False) 
 
 
 def _describe_unfinished(path: Path) -> dict[str, Any] | None:
-    """Return the facts of a training run that was interrupted or is going on; None if it has saved nothing."""
+    """Return the facts of a training run that has not ended; None if it has saved nothing."""
     from swivel.training.checkpoint import read_progress, saved_bytes
 
     progress = read_progress(path)
@@ -73,11 +75,11 @@ def _describe_unfinished(path: Path) -> dict[str, Any] | None:
 
 def format_age(file: Path) -> str:
     """Return when a file was written, and how long ago that is."""
-    written = file.stat().st_mtime
-    seconds = max(time.time() - written, 0.0)
+    written_at = file.stat().st_mtime
+    seconds = max(time.time() - written_at, 0.0)
     size, unit = next((size, unit) for size, unit in AGES if seconds >= size or size == 1)
     count = int(seconds / size)
-    return f"{datetime.fromtimestamp(written):%Y-%m-%d %H:%M}, {count:,} {unit}{'' if count == 1 else 's'} ago"
+    return f"{datetime.fromtimestamp(written_at):%Y-%m-%d %H:%M}, {count:,} {unit}{'' if count == 1 else 's'} ago"
 
 
 def shorten_list(names: list[str]) -> list[str]:
@@ -110,10 +112,5 @@ def describe_machine() -> dict[str, Any]:
 
 def library_versions(*names: str) -> dict[str, str]:
     """Return the installed versions of libraries."""
-    versions = {}
-    for name in names:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            versions[name] = "not installed"
-    return versions
+    installed = {name: next(iter(distributions(name=name)), None) for name in names}
+    return {name: library.version if library else "not installed" for name, library in installed.items()}

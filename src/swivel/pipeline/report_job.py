@@ -30,6 +30,7 @@ class ReportJob:
         self.out = out
         self.watch = Stopwatch(options.progress)
         self.options = dataclasses.replace(options, progress=self.watch)  # the run options, with times for the report
+        self._stack = contextlib.ExitStack()
         self._process: ChildProcess | None = None  # draws the figures
         self._imported: ChildCall[None] | None = None
         self._drawing = threading.Lock()  # matplotlib's settings belong to a process, so it draws one at a time.
@@ -40,8 +41,7 @@ class ReportJob:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._process is not None:
-            self._process.close()
+        self._stack.close()
 
     @property
     def is_wanted(self) -> bool:
@@ -49,15 +49,14 @@ class ReportJob:
         return self.options.report and self.out is not None and is_leading()
 
     def prepare(self, *, in_process: bool) -> None:
-        """Import what draws the figures in the background: in another process, or in a thread.
-
-        A process needs more memory, but importing and drawing in a thread would delay a training of a few seconds.
-        """
+        """Import what draws the figures in the background: in another process, or in a thread."""
         if not self.is_wanted:
             return
+
+        # A process needs more memory, but importing and drawing in a thread would delay a training of a few seconds.
         if in_process:
             with contextlib.suppress(OSError):  # too many processes or files, or too little memory
-                self._process = ChildProcess()
+                self._process = self._stack.enter_context(ChildProcess())
                 self._imported = self._process.call(import_report)
                 return
         threading.Thread(target=import_report, daemon=True).start()
@@ -87,7 +86,7 @@ class ReportJob:
             self._draft = self._start(draft)
 
     def _start(self, compute: Callable[[], Result]) -> Future[Result]:
-        """Call a function in a background thread, and return its result to come."""
+        # A thread of a pool would keep a command that is interrupted waiting for it.
         result: Future[Result] = Future()
 
         def run() -> None:
@@ -103,6 +102,7 @@ class ReportJob:
         """Return figures, drawn by the other process if there is one and it has not ended."""
         from swivel.reports.run_report import draw_figures
 
+        # If the process was killed, as when memory ran out, the figures are drawn here.
         with self._drawing:
             with contextlib.suppress(ProcessEnded):
                 if self._imported is not None:

@@ -13,7 +13,6 @@ from swivel.pipeline.count import count_texts, file_of, list_tokens
 from swivel.pipeline.report_job import ReportJob
 from swivel.pipeline.settings import (
     check_names,
-    given,
     make_options,
     resolve_counting,
     resolve_training,
@@ -22,7 +21,6 @@ from swivel.pipeline.settings import (
 from swivel.pipeline.train import train_vectors
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
-from swivel.runtime.progress import Progress
 from swivel.storage import hold_folder
 from swivel.storage.overlap import refuse_overlap
 
@@ -40,15 +38,6 @@ def run(
     recipe: str = "default",
     vocabulary: Vocabulary | Iterable[str] | Path | None = None,
     init: Vectors | str | Path | None = None,
-    window: int | None = None,
-    min_count: int | None = None,
-    dim: int | None = None,
-    epochs: int | None = None,
-    seed: int | None = None,
-    device: str | None = None,
-    threads: int | None = None,
-    memory: int | str | None = None,
-    progress: Progress | bool | None = None,
     options: RunOptions | None = None,
     **settings: Any,
 ) -> Vectors:
@@ -59,19 +48,14 @@ def run(
 
     Parameters
     ----------
-    texts, vocabulary, window, min_count
+    texts, vocabulary, options
         As in `swivel.count`.
-    init, dim, epochs, seed, device
+    init
         As in `swivel.train`.
     recipe
         Named settings: default, fast or paper.
-    threads, memory, progress
-        Number of threads, bytes of memory (or a text such as "1GiB"), and a receiver of progress events;
-        by default a progress bar for work that takes longer than a second, False for none.
-    options
-        Further run options: `RunOptions`.
     settings
-        Other fields of the configuration of any stage.
+        Settings of any stage, such as `window`, `min_count`, `dim`, `epochs`, `seed` and `device`.
     """
     from swivel.corpus import find_texts, local_files
     from swivel.vectors.formats import open_vectors, source_of
@@ -80,21 +64,21 @@ def run(
     if path.exists() and not path.is_dir():
         raise StorageError(f"{path}: not a folder")
 
-    named = given(window=window, min_count=min_count, dim=dim, epochs=epochs, seed=seed, device=device)
-    chosen: dict[str, Any] = {**settings, **named}
-    check_names(chosen, *STAGES.values())
-    counting = resolve_counting(recipe, settings_of(chosen, CorpusConfig, VocabularyConfig, CountConfig))
+    options = make_options(options, settings)
+    check_names(settings, *STAGES.values())
+    counting = resolve_counting(recipe, settings_of(settings, CorpusConfig, VocabularyConfig, CountConfig))
 
-    check_libraries("training")
+    check_libraries("training", needs_torch=True)
     start = open_vectors(init) if isinstance(init, (str, Path)) else init
-    training = resolve_training(recipe, settings_of(chosen, TrainConfig, VectorsConfig), start)
+    training = resolve_training(recipe, settings_of(settings, TrainConfig, VectorsConfig), start)
 
+    # All that can be wrong with settings and files is reported before the text is read.
     texts = find_texts(texts, path)
-    read = [*local_files(texts), file_of(vocabulary), counting.corpus.phrase_file, source_of(init)]
-    refuse_overlap([path / name for name in OUTPUTS], read)
-    listed = list_tokens(vocabulary)
-    options = make_options(options, threads=threads, memory=memory, progress=progress)
+    files_read = [*local_files(texts), file_of(vocabulary), counting.corpus.phrase_file, source_of(init)]
+    refuse_overlap([path / name for name in OUTPUTS], files_read)
+    word_list = list_tokens(vocabulary)
 
+    # One lock for both stages, so that no other command takes the folder between them.
     with hold_folder(path), ReportJob(path, options) as report:
-        matrix = count_texts(texts, path / "matrix", counting, listed, report.options, vocabulary_file=None)
+        matrix = count_texts(texts, path / "matrix", counting, word_list, report.options, vocabulary_file=None)
         return train_vectors(matrix, path / "vectors", *training, init=start, report=report)

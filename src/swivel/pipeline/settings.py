@@ -52,25 +52,23 @@ _GENSIM_NAMES = {
 
 
 def split_settings(recipe: str, settings: Mapping[str, Any], *stages: type[Any]) -> list[Any]:
-    """Return the configuration of each stage: the values of a recipe, overridden by the settings that are not None.
-
-    Raises ConfigError for a name that no stage has.
-    """
+    """Return the configuration of each stage: the values of a recipe, overridden by the settings that are not None."""
     check_names(settings, *stages)
     return [stage_config(stage, recipe, **settings_of(settings, stage)) for stage in stages]
 
 
 def check_names(settings: Mapping[str, Any], *stages: type[Any]) -> None:
     """Raise ConfigError for a setting that none of the stages has."""
-    known = {field.name for stage in stages for field in dataclasses.fields(stage)}
+    names = {field.name for stage in stages for field in dataclasses.fields(stage)}
     for setting in settings:
-        if setting not in known:
-            raise ConfigError(_describe_unknown(setting, known))
+        if setting not in names:
+            raise ConfigError(_describe_unknown(setting, names))
 
 
 def _describe_unknown(setting: str, known: set[str]) -> str:
     if setting in {field.name for field in dataclasses.fields(RunOptions)}:
         return f"{setting} is a run option, not a setting: pass options=RunOptions({setting}=...)"
+    # The likeliest mistakes: a setting of another stage, of another library, or misspelled.
     meant = _GENSIM_NAMES.get(setting, setting)
     for name, stage in STAGES.items():
         if meant not in known and meant in {field.name for field in dataclasses.fields(stage)}:
@@ -89,11 +87,9 @@ def resolve_counting(recipe: str, settings: Mapping[str, Any]) -> TextCounting:
 def resolve_training(
     recipe: str, settings: Mapping[str, Any], init: Vectors | None = None
 ) -> tuple[TrainConfig, VectorsConfig]:
-    """Return how vectors are trained and combined: the values of a recipe, overridden by `settings`.
-
-    A warm start from `init` has its dimensions, and settings of its own.
-    """
+    """Return how vectors are trained and combined; a warm start from `init` has its dimensions, and own defaults."""
     if init is not None:
+        # What the user passes wins over what suits a warm start.
         settings = {"dim": init.rows.shape[1], **WARM_START, **given(**settings)}
     train_config, vectors_config = split_settings(recipe, settings, TrainConfig, VectorsConfig)
     return train_config, vectors_config
@@ -114,10 +110,12 @@ def given(**settings: Any) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value is not None}
 
 
-def make_options(options: RunOptions | None, **changes: Any) -> RunOptions:
-    """Return the run options, changed by the keyword arguments that are not None.
+def make_options(options: RunOptions | None, settings: dict[str, Any]) -> RunOptions:
+    """Return the run options, changed by the threads, memory and progress of `settings`, which are removed there.
 
-    >>> make_options(RunOptions(threads=2, overwrite=True), threads=1).threads
-    1
+    >>> settings = {"threads": 1, "window": 5}
+    >>> make_options(RunOptions(threads=2, overwrite=True), settings).threads, settings
+    (1, {'window': 5})
     """
+    changes = {name: settings.pop(name) for name in ("threads", "memory", "progress") if name in settings}
     return dataclasses.replace(options or RunOptions(), **given(**changes))

@@ -9,7 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from swivel.config import RECIPES, TrainConfig, VectorsConfig
+from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, SwivelWarning
 from swivel.pipeline.report_job import ReportJob
 from swivel.pipeline.settings import given, make_options, resolve_training
@@ -25,7 +29,7 @@ from swivel.storage.overlap import refuse_overlap
 if TYPE_CHECKING:
     from swivel.counts import Matrix
     from swivel.pipeline.tune import Tuning
-    from swivel.vectors import Vectors
+    from swivel.vectors import Vectors, VectorTable
 
 
 def train(
@@ -39,9 +43,6 @@ def train(
     epochs: int | None = None,
     seed: int | None = None,
     device: str | None = None,
-    threads: int | None = None,
-    memory: int | str | None = None,
-    progress: Progress | bool | None = None,
     options: RunOptions | None = None,
     **settings: Any,
 ) -> Vectors:
@@ -66,39 +67,36 @@ def train(
         more trainings; the manifest records them. An interrupted search is resumed, too.
     dim, epochs, seed
         Dimensions of a vector, number of times that every cell is visited, seed of all random numbers.
-    device
-        "auto", "cpu", "cuda", or any device as torch names it.
-    threads, memory, progress
-        Number of threads, bytes of memory (or a text such as "1GiB"), and a receiver of progress events;
-        by default a progress bar for work that takes longer than a second, False for none.
-    options
-        Further run options: `RunOptions`.
+    device, options
+        As in `swivel.count`.
     settings
         Other fields of TrainConfig and VectorsConfig.
     """
-    check_libraries("training")
+    check_libraries("training", needs_torch=True)
     with defer_signals():  # A signal that arrives while torch is imported is handled after the import.
         from swivel.counts import as_matrix
         from swivel.vectors.formats import open_vectors, source_of
 
-    options = make_options(options, threads=threads, memory=memory, progress=progress)
+    options = make_options(options, settings)
     matrix = as_matrix(matrix)
     path = None if out is None else Path(out)
     if path is None and find_rank() is not None:
-        raise ConfigError("ranks that torchrun starts need a folder that all of them see: pass out")
+        raise ConfigError("ranks that torchrun starts need a folder that all of them see: pass out", argument="out")
     if path is not None:
         refuse_overlap([path], [matrix.path, source_of(init)])
 
     recipe = recipe or _choose_recipe(matrix, options.progress)
     _compare_recipe(matrix, recipe)
-    chosen: dict[str, Any] = {**settings, **given(dim=dim, epochs=epochs, seed=seed, device=device)}
+    settings |= given(dim=dim, epochs=epochs, seed=seed, device=device)
+    # The search and the training have the same settings but for the weight decay.
     if tune:
-        return _tune_and_train(matrix, path, recipe, chosen, options, has_init=init is not None)
+        return _tune_and_train(matrix, path, recipe, settings, options, has_init=init is not None)
 
     init = open_vectors(init) if isinstance(init, (str, Path)) else init
+    # A finished folder needs no training, and no check of the matrix.
     if is_leading() and (path is None or not (path / MANIFEST).exists()):
         matrix.verify_ahead()  # while torch is imported
-    configs = resolve_configs(matrix, recipe, chosen, init)
+    configs = resolve_configs(matrix, recipe, settings, init)
     popularity = _choose_popularity(matrix, configs[0]) if recipe == "table" else None
     with ReportJob(path, options) as report:
         return train_vectors(matrix, path, *configs, init=init, popularity=popularity, report=report)
@@ -107,7 +105,6 @@ def train(
 def _tune_and_train(
     matrix: Matrix, path: Path | None, recipe: str, settings: dict[str, Any], options: RunOptions, *, has_init: bool
 ) -> Vectors:
-    """Choose settings on held-out cells of a table and train with all of its cells."""
     with defer_signals():
         from swivel.pipeline.tune import TUNING, check_tunable, tune_table, tuned_weight_decay
         from swivel.training.checkpoint import refuse_other_run
@@ -130,7 +127,6 @@ def _tune_and_train(
 
 
 def _choose_recipe(matrix: Matrix, progress: Progress) -> str:
-    """Return `table` if rows and columns are of different kinds, and print a message; otherwise `default`."""
     from swivel.training.table_settings import is_table
 
     if not is_table(matrix):
@@ -143,22 +139,17 @@ def _choose_recipe(matrix: Matrix, progress: Progress) -> str:
 def _compare_recipe(matrix: Matrix, recipe: str) -> None:
     """Warn if a text was counted with other columns than a recipe has."""
     columns = matrix.config.get("count", {}).get("columns")
-    wanted = _columns_of(recipe)
-    if columns in (None, wanted) or recipe not in RECIPES or not is_leading():
+    columns_of = {name: stages["count"]["columns"] for name, stages in RECIPES.items()}
+    if columns is None or columns_of.get(recipe, columns) == columns or not is_leading():
         return
 
-    fitting = [name for name in RECIPES if name != "table" and _columns_of(name) == columns]
+    fitting = [name for name in RECIPES if name != "table" and columns_of[name] == columns]
     other = f", or train with {' or '.join(fitting)}" if fitting else ""
-    warnings.warn(
-        f"the matrix was counted with {columns} columns, but the recipe {recipe} has {wanted} ones; "
-        f"for these, count again with the recipe {recipe}{other}",
-        SwivelWarning,
-        stacklevel=3,
+    text = (
+        f"the matrix was counted with {columns} columns, but the recipe {recipe} has {columns_of[recipe]} ones; "
+        f"for these, count again with the recipe {recipe}{other}"
     )
-
-
-def _columns_of(recipe: str) -> str:
-    return str(RECIPES[recipe]["count"]["columns"]) if recipe in RECIPES else ""
+    warnings.warn(text, SwivelWarning, stacklevel=3)
 
 
 def train_vectors(
@@ -175,34 +166,35 @@ def train_vectors(
     """Train vectors for a matrix with resolved settings, unless the folder `path` holds them already.
 
     `popularity`, the part of popularity in rankings, and `tuning`, the search that settings are from, are recorded.
-    `report` has the run options, and takes the times of the stages.
     """
-    check_libraries("training")
     with defer_signals():
         from swivel import vectors
-        from swivel.pipeline.train_job import make_job, run_training
+        from swivel.pipeline.train_job import describe_provenance, run_training
         from swivel.training.checkpoint import refuse_other_run, sweep_checkpoints
+        from swivel.training.initialization import find_start
         from swivel.training.loop import run_provenance
 
     options = report.options
-    job = make_job(matrix.transformed(config.transform), config, vectors_config, init)
-    job = dataclasses.replace(job, tuning=tuning, popularity=popularity)
+    trained_on = matrix.transformed(config.transform)
+    start = None if init is None else find_start(trained_on, init, config)
+    provenance = describe_provenance(matrix, config, vectors_config, start, popularity)
 
     with output_folder(path, [], options) as output:
-        if path is not None and output.has_result("vectors", job.provenance()):
-            sweep_checkpoints(path, run_provenance(matrix, config, job.start))
+        # Finished: only checkpoints that a killed process could not remove are left to do.
+        if path is not None and output.has_result("vectors", provenance):
+            sweep_checkpoints(path, run_provenance(matrix, config, start))
             result = vectors.load(path)
         else:
             if path is not None and not options.overwrite:
-                refuse_other_run(path, run_provenance(matrix, config, job.start))
-            result = run_training(job, path, report)
+                refuse_other_run(path, run_provenance(matrix, config, start))
+            settings = trained_on, config, vectors_config
+            result = run_training(*settings, path, report, start=start, provenance=provenance, tuning=tuning)
 
         report.write(result, matrix)
         return result
 
 
 def _choose_popularity(matrix: Matrix, config: TrainConfig) -> float:
-    """Return the part of popularity in rankings that follows from a table."""
     from swivel.training.table_settings import choose_popularity
 
     trained_on = matrix.transformed(config.transform)
@@ -215,11 +207,14 @@ def resolve_configs(
     """Return how vectors of a matrix are trained and combined; rows are not added to columns of another kind."""
     settings = given(**settings)
     if not matrix.columns_per_row:
+        # w + c makes sense only where row i and column i are the same word.
         combine = settings.setdefault("combine", "rows")
         if combine != "rows":
             raise ConfigError(
-                f"combine must be rows for a matrix whose columns are not its rows' words, got {combine!r}"
+                f"combine must be rows for a matrix whose columns are not its rows' words, got {combine!r}",
+                argument="combine",
             )
+    # Only for tables do settings follow from the counts.
     if recipe != "table":
         return resolve_training(recipe, settings, init)
 
@@ -230,3 +225,31 @@ def resolve_configs(
     if "weight_decay" not in settings:
         config = dataclasses.replace(config, weight_decay=choose_weight_decay(trained_on, config))
     return config, vectors_config
+
+
+def fit_sparse(counts: Any, *, recipe: str = "table", options: RunOptions, **settings: Any) -> Vectors:
+    """Return vectors of the rows and columns of a sparse matrix, labeled with their positions, in its order.
+
+    `settings` are those of `swivel.train`. Nothing is written.
+    """
+    from swivel.counts.importers import import_counts
+
+    # Labels are positions, because training needs rows and columns by descending sum.
+    matrix = import_counts(counts, options=options)
+    vectors = train(matrix, recipe=recipe, options=options, combine="rows", **settings)
+    assert vectors.row_sums is not None and vectors.columns is not None and vectors.column_sums is not None
+    return vectors.replace(
+        rows=_restore_order(vectors.vocabulary, vectors.rows, vectors.row_sums),
+        columns=_restore_order(matrix.columns, vectors.columns, vectors.column_sums),
+        columns_per_row=0,
+    )
+
+
+def _restore_order(labels: Vocabulary, values: NDArray[np.float32], sums: NDArray[np.float64]) -> VectorTable:
+    """Return the vectors and sums in the order of the positions that are their labels."""
+    from swivel.vectors import VectorTable
+
+    # Training sorts rows and columns by decreasing sum.
+    order = np.argsort(np.array(labels.tokens, np.int64))
+    positions = Vocabulary(map(str, range(len(order))), labels.counts[order])
+    return VectorTable(positions, values[order], sums[order])

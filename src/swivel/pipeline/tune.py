@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -22,7 +22,7 @@ from swivel.counts import Matrix
 from swivel.errors import ConfigError, FolderExists
 from swivel.evaluation.table_ranking import evaluate_ranking, split_table
 from swivel.pipeline.settings import given, settings_of
-from swivel.pipeline.sparse_fit import fit_sparse
+from swivel.pipeline.train import fit_sparse
 from swivel.recommender import Recommender
 from swivel.runtime.numbers import plural
 from swivel.runtime.options import RunOptions
@@ -30,7 +30,6 @@ from swivel.runtime.progress import SILENT, track
 from swivel.runtime.resources import find_rank
 from swivel.storage import MANIFEST, fingerprint, read_manifest, seal, unseal, write_file
 from swivel.training.table_settings import drop_empty, find_weight_decay, is_table
-from swivel.vectors import Vectors
 
 TUNING = "tuning.json"
 VERSION = 2  # of the search, in the identity of its record
@@ -41,8 +40,7 @@ MAX_EXPONENT = 6  # factors of the weight decay are from 1/8 to 8
 POPULARITIES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(NamedTuple):
     """A fit of the search: its factor of the weight decay is sqrt(2)^exponent."""
 
     exponent: int
@@ -69,9 +67,10 @@ class Tuning:
         return max(self.trials, key=lambda trial: trial.score)
 
     def next_exponent(self) -> int | None:
-        """Return what to try next: a step of 2 in each direction from the best so far, then a step of sqrt(2)."""
+        """Return what to try next: a step of 2 up or down from the best so far, then of sqrt(2); None at the end."""
         if not self.trials:
             return 0
+        # Coarse steps first: neighbors in exponent have nearly the same score.
         tried = {trial.exponent for trial in self.trials}
         for step in (2, -2, 1, -1):
             exponent = self.best.exponent + step
@@ -81,19 +80,21 @@ class Tuning:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the search as JSON has it."""
-        return {"identity": self.identity, "trials": [asdict(trial) for trial in self.trials]}
+        return {"identity": self.identity, "trials": [trial._asdict() for trial in self.trials]}
 
 
 def tune_table(
     matrix: Matrix, out: Path | None, config: TrainConfig, *, settings: Mapping[str, Any], options: RunOptions
 ) -> Tuning:
     """Search the weight decay of a table and return all fits; `config` has the settings without tuning."""
+    # A record of another table or of other settings must not be continued.
     identity = fingerprint([VERSION, matrix.fingerprint, result_settings(config)])
     tuning = _read_tuning(out, identity, options)
     exponent = tuning.next_exponent()
     if exponent is None:
         return tuning
 
+    # The number of fits is not known: the search ends beside the best one.
     with track(options.progress, "tuning", None, "fits") as task:
         task.advance(len(tuning.trials))
         search = _Search(matrix, config, settings, options)
@@ -120,29 +121,33 @@ def _describe(tuning: Tuning) -> str:
 def check_tunable(matrix: Matrix, recipe: str, settings: Mapping[str, Any], *, has_init: bool) -> None:
     """Raise ConfigError if there is nothing to tune."""
     if not is_table(matrix):
-        raise ConfigError("tune is for tables; this matrix has counts of things of one kind, such as words: omit tune")
+        raise ConfigError(
+            "tune is for tables; this matrix has counts of things of one kind, such as words: omit tune",
+            argument="tune",
+        )
     if recipe != "table":
-        raise ConfigError(f"tune needs the recipe table, got {recipe!r}: omit one of them")
+        raise ConfigError(f"tune needs the recipe table, got {recipe!r}: omit one of them", argument="tune")
     if settings.get("weight_decay") is not None:
-        raise ConfigError("weight_decay is what tune chooses: omit one of them")
+        raise ConfigError("weight_decay is what tune chooses: omit one of them", argument=("weight_decay", "tune"))
     if has_init:
-        raise ConfigError("tune starts from random vectors: omit init or tune")
+        raise ConfigError("tune starts from random vectors: omit init or tune", argument=("tune", "init"))
     if find_rank() is not None:
-        raise ConfigError("tune works in one process, without torchrun: train there with the weight_decay it finds")
+        raise ConfigError(
+            "tune works in one process, without torchrun: train there with the weight_decay it finds",
+            argument=("tune", "weight_decay"),
+        )
 
 
 def _read_tuning(out: Path | None, identity: str, options: RunOptions) -> Tuning:
-    """Return the fits that an earlier call recorded, none if it had another table or other settings.
-
-    A search that was interrupted is continued, even if it will overwrite a finished result.
-    """
+    """Return the fits that an earlier call recorded, none if it had another table or other settings."""
     if out is None:
         return Tuning(identity)
 
+    # A search that was interrupted is continued, even if it will overwrite a finished result.
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # There is none, or it is damaged.
-        saved = unseal((out / TUNING).read_bytes())
-        if saved["identity"] == identity:
-            return _restore_tuning(saved)
+        record = unseal((out / TUNING).read_bytes())
+        if record["identity"] == identity:
+            return _restore_tuning(record)
     if options.overwrite or not (out / MANIFEST).exists():
         return Tuning(identity)
 
@@ -154,8 +159,8 @@ def _read_tuning(out: Path | None, identity: str, options: RunOptions) -> Tuning
     return _restore_tuning(finished)
 
 
-def _restore_tuning(saved: Mapping[str, Any]) -> Tuning:
-    return Tuning(saved["identity"], tuple(Trial(**trial) for trial in saved["trials"]))
+def _restore_tuning(record: Mapping[str, Any]) -> Tuning:
+    return Tuning(record["identity"], tuple(Trial(**trial) for trial in record["trials"]))
 
 
 class _Search:
@@ -168,8 +173,11 @@ class _Search:
             counts = counts[np.sort(rng.choice(counts.shape[0], MAX_ROWS, replace=False))]
         self.train, held_out = split_table(counts, HELD_OUT, seed=config.seed)
         if not held_out.nnz or not self.train.nnz:
-            raise ConfigError(f"tune holds out a tenth of the cells, and this table has only {counts.nnz}: omit tune")
+            raise ConfigError(
+                f"tune holds out a tenth of the cells, and this table has only {counts.nnz}: omit tune", argument="tune"
+            )
 
+        # Ranking every row of a large table would take longer than training on it.
         rows = np.flatnonzero(np.diff(held_out.indptr))
         is_ranked = np.zeros(counts.shape[0], bool)
         is_ranked[rng.permutation(rows)[:MAX_RANKED_ROWS]] = True
@@ -177,20 +185,19 @@ class _Search:
 
         self.settings = given(**settings_of(settings, TrainConfig))
         self.options = dataclasses.replace(options, progress=SILENT, overwrite=False, report=False, ray=None)
+        # The factors of the search multiply the weight decay of the part that is trained on.
         damped = self.train.log1p() if config.transform == "log" else self.train
         self.weight_decay = find_weight_decay(drop_empty(scipy.sparse.coo_array(damped)), config)
 
     def try_exponent(self, exponent: int) -> Trial:
-        """Train with a weight decay and return the result with the best popularity."""
+        """Train with a weight decay and return the result with the best popularity, which needs no training."""
         weight_decay = self.weight_decay * 2 ** (exponent / 2)
         fit = fit_sparse(self.train, options=self.options, **{**self.settings, "weight_decay": weight_decay})
-        chosen = fit.settings["ranking"]["popularity"]
-        trials = [self._rank(fit, exponent, popularity) for popularity in (chosen, *POPULARITIES)]
+        trials = []
+        for popularity in (fit.settings["ranking"]["popularity"], *POPULARITIES):
+            report = evaluate_ranking(Recommender(fit, popularity=popularity).score_rows, self.held_out, self.train)
+            trials.append(Trial(exponent, popularity, round(report.recall, 6), round(report.ndcg, 6)))
         return max(trials, key=lambda trial: trial.score)
-
-    def _rank(self, fit: Vectors, exponent: int, popularity: float) -> Trial:
-        report = evaluate_ranking(Recommender(fit, popularity=popularity).score_rows, self.held_out, self.train)
-        return Trial(exponent, popularity, round(report.recall, 6), round(report.ndcg, 6))
 
 
 def tuned_weight_decay(config: TrainConfig, tuning: Tuning) -> float:

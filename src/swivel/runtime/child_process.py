@@ -7,6 +7,7 @@ the time. A process has an interpreter of its own.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import pickle
 import socket
@@ -20,8 +21,8 @@ from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from swivel.errors import SwivelError, first_line
+from swivel.runtime.parallel import take_short_turns
 from swivel.runtime.progress import Progress, SilentProgress, Task, warnings_as_messages
-from swivel.runtime.turns import take_short_turns
 
 Result = TypeVar("Result")
 
@@ -32,7 +33,7 @@ MAIN = (
 )
 
 
-PROGRESS = "progress of this process"  # stands for a `Progress` in the arguments of a call
+PROGRESS = "progress of this process"  # stands for a progress in the arguments of a call
 
 
 def can_start_processes() -> bool:
@@ -42,10 +43,7 @@ def can_start_processes() -> bool:
 
 @contextlib.contextmanager
 def call_in_process(function: Callable[..., Result], *arguments: Any, **keywords: Any) -> Iterator[ChildCall[Result]]:
-    """Start a call in a new process, as `ChildProcess.call` does; the process ends with the block.
-
-    The function has a keyword `progress`, whose events `ChildCall.wait` passes on.
-    """
+    """Start a call in a new process, which ends with the block; the function gets `SentProgress` as `progress`."""
     with ChildProcess() as process:
         yield process.call(function, *arguments, progress=PROGRESS, **keywords)
 
@@ -55,12 +53,10 @@ class ProcessEnded(SwivelError):
 
 
 class ChildProcess:
-    """A Python process that calls functions for this one, one after the other.
-
-    It ends with the block, with `close`, or if this process ends, however that happens.
-    """
+    """A Python process that calls functions for this one, in order; it ends with the block, or with this process."""
 
     def __init__(self) -> None:
+        # The child ends when its end of this pair is closed, even if this process is killed.
         here, there = socket.socketpair()
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
@@ -72,25 +68,18 @@ class ChildProcess:
             self._connection = Connection(here.detach())
 
     def call(self, function: Callable[..., Result], *arguments: Any, **keywords: Any) -> ChildCall[Result]:
-        """Start a call and return a handle to its result, which must be waited for before the next one is.
-
-        The function and what it takes and returns must be picklable.
-        """
+        """Start a call with picklable arguments; its result must be waited for before that of the next call."""
         with contextlib.suppress(OSError):  # A process that has ended already is reported by `wait`.
             self._connection.send((function, arguments, keywords))
         return ChildCall(self._process, self._connection)
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.kill()
-        self._process.wait()
-        self._connection.close()
 
     def __enter__(self) -> ChildProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._process.kill()
+        self._process.wait()
+        self._connection.close()
 
 
 class ChildCall(Generic[Result]):
@@ -100,8 +89,16 @@ class ChildCall(Generic[Result]):
         self._process = process
         self._connection = connection
 
-    def wait(self, progress: Progress, check: Callable[[], None] | None = None) -> Result:
-        """Return the result, or raise the error of the function; `check` is called after every event of progress."""
+    def wait(
+        self,
+        progress: Progress,
+        check: Callable[[], None] | None = None,
+        receive: Callable[[Any], None] | None = None,
+    ) -> Result:
+        """Return the result, or raise the error of the function.
+
+        `check` is called after every event, `receive` with the values that the function sends before its result.
+        """
         tasks: dict[int, Task] = {}  # that have begun and not ended
         try:
             while True:
@@ -116,6 +113,8 @@ class ChildCall(Generic[Result]):
                         progress.end(tasks.pop(values[0]))
                     case "message":
                         progress.message(*values)
+                    case "value" if receive is not None:
+                        receive(*values)
                     case "error":
                         raise values[0]
                     case "result":
@@ -146,12 +145,13 @@ def serve_calls(descriptor: int) -> None:
     take_short_turns()
     connection = Connection(descriptor)
     calls: SimpleQueue[Callable[[], Any]] = SimpleQueue()
+    # A thread of its own notices the end of the parent while a call is running.
     threading.Thread(target=_receive_calls, args=(connection, calls), daemon=True).start()
 
     while True:
         call = calls.get()
         try:
-            with warnings_as_messages(_SentProgress(connection)):
+            with warnings_as_messages(SentProgress(connection)):
                 result = call()
         except Exception as error:
             connection.send(("error", _as_sendable(error)))
@@ -171,7 +171,7 @@ def _receive_calls(connection: Connection, calls: SimpleQueue[Callable[[], Any]]
             continue
 
         if keywords.get("progress") == PROGRESS:
-            keywords["progress"] = _SentProgress(connection)
+            keywords["progress"] = SentProgress(connection)
         calls.put(partial(function, *arguments, **keywords))
 
 
@@ -181,26 +181,24 @@ def _fail(error: Exception) -> None:
 
 def _as_sendable(error: Exception) -> Exception:
     """Return an error that is the same in another process, or a SwivelError with its message."""
-    try:
+    with contextlib.suppress(Exception):  # Errors of libraries may need other arguments than their message.
         if type(pickle.loads(pickle.dumps(error))) is type(error):
             return error
-    except Exception:
-        pass  # Errors of libraries may need other arguments than their message.
     return SwivelError(f"{type(error).__name__}: {first_line(error)}")
 
 
-class _SentProgress(SilentProgress):
-    """Progress that is sent to the parent process."""
+class SentProgress(SilentProgress):
+    """Progress, and values before the result, that are sent to the parent process."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._tasks = 0
+        self._numbers = itertools.count()
 
     def begin(self, job: str, total: float | None, unit: str) -> Task:
         """Send the event and return a task that sends its reports."""
-        self._connection.send(("begin", self._tasks, job, total, unit))
-        self._tasks += 1
-        return _SentTask(self._connection, self._tasks - 1)
+        task = _SentTask(self._connection, next(self._numbers))
+        self._connection.send(("begin", task.number, job, total, unit))
+        return task
 
     def end(self, task: Task) -> None:
         """Send the event."""
@@ -211,14 +209,15 @@ class _SentProgress(SilentProgress):
         """Send the event."""
         self._connection.send(("message", text))
 
+    def send(self, value: Any) -> None:
+        """Send a value that the parent receives before the result, such as a draft of it."""
+        self._connection.send(("value", value))
+
 
 class _SentTask(Task):
-    """Task whose reports are sent to the parent process."""
-
     def __init__(self, connection: Connection, number: int) -> None:
         self._connection = connection
         self.number = number
 
     def advance(self, amount: float = 1, note: str = "") -> None:
-        """Send the report."""
         self._connection.send(("advance", self.number, amount, note))

@@ -15,11 +15,10 @@ def escape_controls(text: str) -> str:
     >>> escape_controls("red\x1b[31m\\nblue")
     'red\\\\x1b[31m\\\\nblue'
     """
-    return CONTROL.sub(_escape, text)
+    return CONTROL.sub(lambda match: _escape(match[0]), text)
 
 
-def _escape(found: re.Match[str]) -> str:
-    character = found[0]
+def _escape(character: str) -> str:
     if "\udc80" <= character <= "\udcff":  # how Python represents such a byte
         return f"\\x{ord(character) - 0xDC00:02x}"
     if "\x80" <= character <= "\x9f":  # In a shell, \x80 is a byte.

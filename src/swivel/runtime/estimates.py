@@ -23,7 +23,7 @@ MIN_FREE_DISK = 0.7  # Estimates of disk are rough: a job is refused only if les
 # pyarrow take less than numba.
 NUMBA_MEMORY, NUMBA_SPACE = 150 << 20, 800 << 20
 TORCH_MEMORY, TORCH_SPACE = 276 << 20, 1_400 << 20  # with numba
-_JOBS_WITH_TORCH = ("training", "extending")
+ADVISED = ("dim", "max_size", "min_count")  # arguments that `ResourceEstimate.advice` may name
 
 
 def free_beside_libraries() -> int:
@@ -35,7 +35,7 @@ def free_beside_libraries() -> int:
 class ResourceEstimate:
     """Estimated disk and memory of a job."""
 
-    what: str  # name of the job for messages, such as "counting" or "training"
+    what: str  # name of the job for messages
     disk_bytes: int  # size of the files that the job writes
     memory_bytes: int  # peak memory
     mapped_bytes: int = 0  # size of the memory-mapped files, which take address space but no memory
@@ -45,15 +45,13 @@ class ResourceEstimate:
         return f"about {format_bytes(self.memory_bytes)} of memory and {format_bytes(self.disk_bytes)} of disk"
 
     def announce(self, path: Path | None, progress: Progress) -> None:
-        """Report the estimate to `progress`, then call `check`."""
+        """Report the estimate, then check it."""
         progress.message(f"{self} for {self.what}")
         self.check(path)
 
     def check(self, path: Path | None) -> None:
-        """Raise StorageError or MemoryBudgetError if the disk of `path` is clearly too small, or the memory is.
-
-        Without a path, nothing is written, and what would be on disk is in memory, too.
-        """
+        """Raise StorageError or MemoryBudgetError if the disk of `path` is clearly too small, or the memory is."""
+        # Without a path, nothing is written, and what would be on disk is in memory, too.
         if path is None:
             replace(self, disk_bytes=0, memory_bytes=self.memory_bytes + self.disk_bytes).check(Path.cwd())
             return
@@ -62,21 +60,25 @@ class ResourceEstimate:
         if self.disk_bytes * MIN_FREE_DISK > free:
             raise StorageError(
                 f"{path}: {self.what} needs about {format_bytes(self.disk_bytes)} of disk, but {format_bytes(free)} "
-                f"are free; choose another disk, or {self.advice}"
+                f"are free; choose another disk, or {self.advice}",
+                argument=ADVISED,
             )
 
+        # Maps of files need address space even where they take no memory.
         space = free_address_space()
         if space is not None and self.memory_bytes + self.mapped_bytes > space:
             raise MemoryBudgetError(
                 f"{self.what} needs about {format_bytes(self.memory_bytes + self.mapped_bytes)} of address space, but "
                 f"{format_bytes(space)} remain in the limit of this process (ulimit -v, -d); raise the limit, or "
-                f"{self.advice}"
+                f"{self.advice}",
+                argument=ADVISED,
             )
 
         free = free_memory()
         if self.memory_bytes > free:
             raise MemoryBudgetError(
-                f"{self.what} needs {self}, but {format_bytes(free)} of memory are free; {self.advice}"
+                f"{self.what} needs {self}, but {format_bytes(free)} of memory are free; {self.advice}",
+                argument=ADVISED,
             )
 
 
@@ -89,12 +91,9 @@ def check_memory(what: str, memory_bytes: int) -> None:
         )
 
 
-def check_libraries(what: str) -> None:
-    """Raise MemoryBudgetError if memory or the address-space limit are too small to load the libraries of a job.
-
-    The libraries end the process without a message if they cannot allocate memory, so they must not be loaded.
-    """
-    needs_torch = what in _JOBS_WITH_TORCH
+def check_libraries(what: str, *, needs_torch: bool = False) -> None:
+    """Raise MemoryBudgetError if memory or the address-space limit are too small to load the libraries of a job."""
+    # The libraries end the process without a message if they cannot allocate memory, so they must not be loaded.
     space = TORCH_SPACE if needs_torch else NUMBA_SPACE
     limit = address_limit()
     if limit is not None and limit < space:

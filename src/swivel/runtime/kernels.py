@@ -89,6 +89,7 @@ def _warn_without_cache(reason: str) -> None:
     if _has_warned:
         return
 
+    # One line per process, not one per kernel.
     _has_warned = True
     warnings.warn(
         f"compiled kernels cannot be kept ({reason}): every command compiles them again, which takes up to a minute; "

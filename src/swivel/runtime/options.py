@@ -65,10 +65,8 @@ class RunOptions:
     progress
         Receiver of progress events. By default, bars on a terminal or in a notebook for jobs that take longer than a
         second; False for none.
-    ray
-        Ray cluster to run on: "local", "auto" or HOST:PORT; None to run in this process.
-    cluster
-        Workers, servers and time limits on the Ray cluster.
+    ray, cluster
+        Ray cluster to run on ("local", "auto" or HOST:PORT; None: this process), and its workers and time limits.
     report
         Whether to write a report.html next to the trained vectors.
     """
@@ -85,12 +83,15 @@ class RunOptions:
         object.__setattr__(self, "progress", choose_progress(self.progress))  # True and False are accepted, too.
 
         if self.threads is not None and not _THREADS.holds(self.threads):
-            raise ConfigError(f"threads must be {_THREADS.words}, got {self.threads!r}")
+            raise ConfigError(f"threads must be {_THREADS.words}, got {self.threads!r}", argument="threads")
 
         if isinstance(self.memory, str):
             parse_bytes(self.memory)  # Report a malformed value now, not after the text was read.
         elif self.memory is not None and not POSITIVE_INT.holds(self.memory):
-            raise ConfigError(f"memory must be {POSITIVE_INT.words} or a string such as '1GiB', got {self.memory!r}")
+            raise ConfigError(
+                f"memory must be {POSITIVE_INT.words} or a string such as '1GiB', got {self.memory!r}",
+                argument="memory",
+            )
 
     @property
     def thread_count(self) -> int:
@@ -98,8 +99,8 @@ class RunOptions:
         if self.threads:
             return self.threads
 
-        rank = find_rank()
-        ranks_on_machine = rank[2] if rank else 1
+        # Ranks on one machine share its cores.
+        _, _, ranks_on_machine = find_rank() or (0, 1, 1)
         return max(1, count_cores() // ranks_on_machine)
 
     @property
@@ -115,11 +116,9 @@ class RunOptions:
         return max(free // 2, min(free * 3 // 4, 256 * 2**20), 1)
 
     def fix_memory(self) -> RunOptions:
-        """Return options with the bytes of memory that a job may use from now on: not more than there are.
-
-        All steps of a job then have the same budget, and the system takes back what a step has freed.
-        """
+        """Return options with the bytes of memory that all steps of a job may use: not more than there are."""
         memory_bytes = max(min(self.memory_bytes, free_beside_libraries()), 1)
+        # In a small budget, what a step has freed must not stay with the process.
         if memory_bytes < _LARGE_BUDGET_BYTES:
             return_large_arrays()
         return replace(self, memory=memory_bytes)

@@ -1,48 +1,71 @@
-"""Parallel map with threads, with results in order and a bounded number of pending items; a pool for torch."""
+"""Threads: maps with results in order, a pool for torch, and how long a thread may keep others waiting."""
 
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+SHORT_SECONDS = 5e-4  # of a turn
 
-class _TorchThreads:
-    """Torch's number of threads before the first of the open pools, and how many pools are open."""
 
-    lock = threading.Lock()
-    before = 1
-    pools = 0
+_settings_lock = threading.Lock()  # protects _open_blocks, and the settings while they change
+_open_blocks: dict[Any, tuple[Any, int]] = {}  # function that sets a setting: its value before, and the open blocks
+
+
+@contextlib.contextmanager
+def restoring(get: Callable[[], Any], set: Callable[[Any], Any]) -> Iterator[None]:
+    """Restore a setting of the whole process when the last of the blocks that change it ends, in whichever thread."""
+    with _settings_lock:
+        before, blocks = _open_blocks.get(set) or (get(), 0)
+        _open_blocks[set] = before, blocks + 1
+
+    try:
+        yield
+    finally:
+        with _settings_lock:
+            before, blocks = _open_blocks.pop(set)
+            if blocks == 1:
+                set(before)
+            else:
+                _open_blocks[set] = before, blocks - 1
 
 
 @contextlib.contextmanager
 def open_torch_pool(workers: int) -> Iterator[ThreadPoolExecutor]:
-    """Yield a pool of threads in each of which torch uses one core, for products that are too small to be divided.
-
-    `torch.set_num_threads` in one thread is also the default of all threads that use torch later, so the number is
-    restored when the last of these pools is closed.
-    """
+    """Yield a pool of threads in each of which torch uses one core, for products that are too small to be divided."""
     import torch
 
-    with _TorchThreads.lock:
-        if _TorchThreads.pools == 0:
-            _TorchThreads.before = torch.get_num_threads()
-        _TorchThreads.pools += 1
+    # `torch.set_num_threads` in one thread is also the default of all threads that use torch later.
+    with (
+        restoring(torch.get_num_threads, torch.set_num_threads),
+        ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool,
+    ):
+        yield pool
 
-    try:
-        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            yield pool
-    finally:
-        with _TorchThreads.lock:
-            _TorchThreads.pools -= 1
-            if _TorchThreads.pools == 0:
-                torch.set_num_threads(_TorchThreads.before)
+
+def take_short_turns() -> None:
+    """Let the threads of this process take turns of .5 ms in Python code, instead of 5 ms.
+
+    A thread that starts another one, or that has computed something outside of Python, waits for a turn. Beside a
+    thread that runs Python code, such as a large import, starting a pool of 16 threads took 22 ms instead of 4 ms.
+    """
+    sys.setswitchinterval(min(SHORT_SECONDS, sys.getswitchinterval()))
+
+
+@contextlib.contextmanager
+def short_turns() -> Iterator[None]:
+    """Take short turns until the last of these blocks ends."""
+    with restoring(sys.getswitchinterval, sys.setswitchinterval):
+        take_short_turns()
+        yield
 
 
 def run_in_chunks(function: Callable[[slice], object], length: int, *, rows: int, threads: int) -> None:
@@ -64,10 +87,9 @@ def run_in_chunks(function: Callable[[slice], object], length: int, *, rows: int
 
 
 def take_in_order(futures: Iterable[Future[Result]], *, ahead: int) -> Iterator[Result]:
-    """Yield the results of futures in order, with at most `ahead` of them pending.
+    """Yield the results of futures, which a generator submits lazily, in order, with at most `ahead` of them pending.
 
-    Pass a generator that submits its futures lazily, so that memory stays bounded. Futures that are still pending
-    when the caller stops early, or when one of them raises, are canceled.
+    Futures that are still pending when the caller stops early, or when one of them raises, are canceled.
     """
     pending: deque[Future[Result]] = deque()
 
@@ -89,8 +111,7 @@ def map_in_order(
 ) -> Iterator[Result]:
     """Yield function(item) for each item in order, computed by `threads` threads.
 
-    Items are consumed lazily: at most `ahead` results (default: threads + 1) exist at the same time. The function
-    should release the GIL to benefit from threads.
+    Items are consumed lazily: at most `ahead` results (default: threads + 1) exist at the same time.
 
     >>> list(map_in_order(abs, [-1, 2, -3], threads=2))
     [1, 2, 3]

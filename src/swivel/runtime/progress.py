@@ -111,6 +111,7 @@ class Stopwatch(ForwardingProgress):
 
     def end(self, task: Task) -> None:
         """Forward the event and record the duration; the durations of tasks with the same name are added."""
+        # Tasks are compared by identity: several may have the same name.
         for index, (running, job, started) in enumerate(self._running):
             if running is task:
                 self.seconds[job] = self.seconds.get(job, 0.0) + self._clock() - started
@@ -126,6 +127,7 @@ def warnings_as_messages(progress: Progress) -> Iterator[None]:
 
     Warnings of other libraries are for developers: they are shown only if Python was asked to (`-W`, PYTHONWARNINGS).
     """
+    # `catch_warnings` would also forget which warnings were shown before.
     usual = warnings.showwarning
 
     def show(message: Warning | str, *details: Any, **more: Any) -> None:

@@ -174,8 +174,8 @@ def describe_work(done: float, total: float | None, speed: float, unit: str, not
     parts = [format_rate(speed, unit)]
     if total:
         parts.insert(0, f"{100 * done / total:.0f} %")
-        left = (total - done) / speed if speed else 0.0
-        parts.append(f"{timedelta(seconds=round(left))} left")
+        seconds_left = (total - done) / speed if speed else 0.0
+        parts.append(f"{timedelta(seconds=round(seconds_left))} left")
     return ", ".join(filter(None, parts)) + (f"; {note}" if note else "")
 
 

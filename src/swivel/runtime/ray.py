@@ -11,8 +11,7 @@ import os
 import socket
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from swivel.errors import ClusterError, ConfigError, SwivelError, first_line, missing_extra
 from swivel.runtime.numbers import is_integer
@@ -39,8 +38,7 @@ _SETTINGS_FRAME = 4
 _FRAME_HEADER_BYTES = 9
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(NamedTuple):
     """A machine of the cluster: its address, its cores and the memory that Ray grants to tasks."""
 
     address: str
@@ -53,9 +51,7 @@ def connect(address: str, *, cores: int | None = None) -> Iterator[Any]:
     """Yield the module `ray`, connected to a cluster, and disconnect when the block ends.
 
     `address` is "local" to start a cluster of `cores` cores on this machine (None: all), "auto" to use the cluster that
-    runs on this machine, or HOST:PORT of a cluster's head node. If this process is connected to a cluster already, that
-    connection is used and kept. Raises MissingExtra without Ray, ConfigError for a malformed address and ClusterError
-    if the cluster does not respond.
+    runs on this machine, or HOST:PORT of a cluster's head node. A connection that this process has is used and kept.
     """
     ray = load_ray()
     if ray.is_initialized():
@@ -100,7 +96,7 @@ def _check_address(address: str) -> None:
 
     host, colon, port = address.rpartition(":")
     if not colon or not host or "/" in host or not is_integer(port):
-        raise ConfigError(f"ray must be local, auto or HOST:PORT, got {address!r}")
+        raise ConfigError(f"ray must be local, auto or HOST:PORT, got {address!r}", argument="ray")
 
     try:
         with socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS) as connection:
@@ -115,11 +111,8 @@ def _check_address(address: str) -> None:
 
 
 def check_node(ray: Any) -> list[dict[str, Any]]:
-    """Return what Ray says of each node; raise ClusterError if the node of this process is lost.
-
-    A process reaches the cluster through the node on its own machine. Without that node its calls get no answer, and
-    another node does not help.
-    """
+    """Return what Ray says of each node; raise ClusterError if the node of this process is lost."""
+    # A process reaches the cluster through the node on its own machine alone: without it, calls get no answer.
     nodes: list[dict[str, Any]] = ray.nodes()
     own = ray.get_runtime_context().get_node_id()
 
@@ -147,10 +140,7 @@ def await_nodes(ray: Any, *, seconds: float = NO_CORES_SECONDS) -> list[Node]:
 
 
 def take_results(ray: Any, references: Sequence[Any], *, idle_seconds: float = IDLE_SECONDS) -> Generator[int]:
-    """Yield the indices of tasks in the order in which they end; cancel the other tasks when the generator is closed.
-
-    Raises ClusterError if no task ends for `idle_seconds`, or if the cluster has no cores.
-    """
+    """Yield the indices of tasks in the order in which they end; cancel the others when the generator is closed."""
     pending = {reference: index for index, reference in enumerate(references)}
 
     try:
@@ -186,11 +176,11 @@ def await_reply(ray: Any, reference: Any, *, seconds: float) -> Any:
     deadline = time.monotonic() + seconds
 
     while True:
-        left = max(0.0, deadline - time.monotonic())
+        seconds_left = max(0.0, deadline - time.monotonic())
         try:
-            return ray.get(reference, timeout=min(POLL_SECONDS, left))
+            return ray.get(reference, timeout=min(POLL_SECONDS, seconds_left))
         except ray.exceptions.GetTimeoutError:
-            if left <= POLL_SECONDS:
+            if seconds_left <= POLL_SECONDS:
                 raise
         check_node(ray)
 
@@ -208,10 +198,7 @@ def cancel(ray: Any, references: Iterable[Any]) -> None:
 
 
 def fetch(ray: Any, reference: Any, *, seconds: float = IDLE_SECONDS) -> Any:
-    """Return the result of a task, or raise its error.
-
-    A SwivelError of the task is raised unchanged; any other error becomes a ClusterError with a one-line message.
-    """
+    """Return the result of a task, or raise its error: a SwivelError unchanged, any other as a ClusterError."""
     try:
         return ray.get(reference, timeout=seconds)
 

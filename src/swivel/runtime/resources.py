@@ -8,6 +8,7 @@ import math
 import os
 import re
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -34,10 +35,7 @@ _CUDA_DEVICES = ("/dev/nvidiactl", "/dev/dxg")  # one of them exists if CUDA doe
 
 
 def count_cores() -> int:
-    """Return the number of cores that this process may use.
-
-    CPU affinity and the CPU quota of a container are taken into account; a fractional quota is rounded up.
-    """
+    """Return the number of cores that this process may use, by CPU affinity and the CPU quota of a container."""
     try:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # macOS and Windows do not report CPU affinity.
@@ -50,6 +48,30 @@ def count_cores() -> int:
     return max(cores, 1)
 
 
+def count_torch_threads(threads: int) -> int:
+    """Return how many of `threads` threads torch may use: one in a process that was forked after torch was loaded."""
+    return 1 if _ForkedTorch.is_forked else threads
+
+
+class _ForkedTorch:
+    is_forked = False
+
+
+def _use_one_thread() -> None:
+    """Make torch use one thread in a forked process, as torch does in the processes of a DataLoader.
+
+    The threads of OpenMP are not forked, but OpenMP would wait for them in the next operation on several threads.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        _ForkedTorch.is_forked = True
+        torch.set_num_threads(1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_use_one_thread)
+
+
 def may_use_cuda(asked: str) -> bool:
     """Return whether a CUDA device may be used; what kind it is, torch has to say."""
     return asked in ("auto", "cuda") and any(Path(device).exists() for device in _CUDA_DEVICES)
@@ -59,7 +81,6 @@ def free_memory() -> int:
     """Return the bytes of memory that this process can still allocate without swapping.
 
     This is the minimum over the machine, the cgroups of a container, and the address-space limits of the process.
-    Address space counts in full, although memory-mapped files use it, too.
     """
     candidates = [_free_machine_memory()]
 
@@ -132,7 +153,7 @@ def free_disk(path: Path) -> int:
 
 
 def _read_cache(stat_file: Path) -> int:
-    """Return the bytes of page cache that are part of a cgroup's usage; the system reclaims them when needed."""
+    """Return the bytes of page cache that are part of a cgroup's usage."""
     try:
         fields = dict(line.split() for line in stat_file.read_text().splitlines())
         prefix = "total_" if "total_cache" in fields else ""  # cgroup v1: "total_" includes child groups
@@ -157,28 +178,26 @@ def _free_machine_memory() -> int:
 
 
 def parse_bytes(text: str, name: str = "memory") -> int:
-    """Return the number of bytes in a string such as "1GiB", "500MB" or "123456".
-
-    Raises ConfigError, which names the setting, if the string is malformed, or the number is not positive or too large.
+    """Return the number of bytes in a string such as "1GiB", "500MB" or "123456", the value of the argument `name`.
 
     >>> parse_bytes("1GiB"), parse_bytes("1.5 GB"), parse_bytes("4096")
     (1073741824, 1500000000, 4096)
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", text, re.IGNORECASE | re.ASCII)
     if match is None or match[2].lower() not in _UNITS:
-        raise ConfigError(f"{name} must be a number of bytes such as 1GiB or 500MB, got {text!r}")
+        raise ConfigError(f"{name} must be a number of bytes such as 1GiB or 500MB, got {text!r}", argument=name)
 
     exact = float(match[1]) * _UNITS[match[2].lower()]
     if exact > _MAX_BYTES:
-        raise ConfigError(f"{name} must be less than {format_bytes(_MAX_BYTES)}, got {text[:40]!r}")
+        raise ConfigError(f"{name} must be less than {format_bytes(_MAX_BYTES)}, got {text[:40]!r}", argument=name)
     size = int(exact)
     if size <= 0:
-        raise ConfigError(f"{name} must be more than 0 bytes, got {text!r}")
+        raise ConfigError(f"{name} must be more than 0 bytes, got {text!r}", argument=name)
     return size
 
 
 def format_bytes(size: float) -> str:
-    """Return a number of bytes as readable text with a binary unit.
+    """Return a number of bytes as text with a binary unit.
 
     >>> format_bytes(1073741824), format_bytes(12)
     ('1.0 GiB', '12 B')
@@ -191,11 +210,8 @@ def format_bytes(size: float) -> str:
 
 
 def keep_freed_memory() -> None:
-    """Make glibc reuse the memory of large arrays that are freed, instead of returning it to the system.
-
-    New pages are expensive: on some virtual machines 10 ms for a block of 4,096 x 300, several times per step. Without
-    glibc this function does nothing.
-    """
+    """Make glibc, where it is, reuse the memory of large arrays that are freed, instead of returning it."""
+    # New pages are expensive: on some virtual machines 10 ms for a block of 4,096 x 300, several times per step.
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, _MALLOC_THRESHOLD_BYTES)
@@ -203,27 +219,21 @@ def keep_freed_memory() -> None:
 
 
 def return_large_arrays() -> None:
-    """Make glibc return every large array to the system when it is freed; without glibc this function does nothing.
-
-    By default glibc keeps up to 32 MiB of each, in every thread: counting within 100 MB took 30 MiB more.
-    """
+    """Make glibc, where it is, return every large array to the system when it is freed."""
+    # By default glibc keeps up to 32 MiB of each, in every thread: counting within 100 MB took 30 MiB more.
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _MIN_RETURNED_BYTES)
 
 
 def release_freed_memory() -> None:
-    """Return freed memory to the system, between two stages of a job; without glibc this function does nothing.
-
-    Otherwise memory that threads have freed in small pieces stays with the process, in addition to the next stage's.
-    """
+    """Make glibc, where it is, return freed memory to the system between two stages of a job."""
+    # Otherwise memory that threads have freed in small pieces stays with the process, beside the next stage's.
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def find_rank(environment: Mapping[str, str] = os.environ) -> tuple[int, int, int] | None:
-    """Return the rank, the number of ranks and the number of ranks on this machine; None without a launcher.
-
-    The values come from the environment variables that torchrun and compatible launchers set.
+    """Return the rank, the number of ranks and that on this machine, as torchrun sets them; None without a launcher.
 
     >>> find_rank({"RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"})
     (1, 4, 2)

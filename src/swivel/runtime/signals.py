@@ -6,7 +6,6 @@ ended after a few seconds (`leave_in_time`); its files are then in the state tha
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import socket
@@ -51,7 +50,8 @@ class StopRequest:
             self.raise_if_set()
 
     def handle_signal(self, number: int, frame: FrameType | None) -> None:
-        """Request a stop because of a signal; the next signal acts at once, because the original handlers get it."""
+        """Request a stop because of a signal."""
+        # The original handlers get the next signal, which therefore acts at once.
         for handled, handler in self.original_handlers.items():
             signal.signal(handled, handler)
 
@@ -71,10 +71,7 @@ class StopRequest:
 
     @contextmanager
     def acting_at_once(self) -> Iterator[None]:
-        """Raise as soon as a stop is requested while the block runs, because there is nothing to save yet.
-
-        A request from before the block is raised when the block starts.
-        """
+        """Raise as soon as a stop is requested, or was before the block, because there is nothing to save yet."""
         self.acts_at_once = True
         try:
             self.raise_if_set()
@@ -86,13 +83,9 @@ class StopRequest:
 
 @contextmanager
 def stop_on_signals() -> Iterator[StopRequest]:
-    """Convert SIGINT and SIGTERM into a StopRequest while the block runs; a second signal acts at once.
-
-    If the block ends without reacting to the request, the signal is passed to the handlers outside of it: another
-    such block, or Python's handlers, which raise. Signals reach only the main thread: in other threads this
-    function changes nothing and the request is never set.
-    """
+    """Convert SIGINT and SIGTERM into a StopRequest while the block runs; a second signal acts at once."""
     request = StopRequest()
+    # Signals reach only the main thread: in other threads the request is never set.
     if threading.current_thread() is not threading.main_thread():
         yield request
         return
@@ -109,6 +102,7 @@ def stop_on_signals() -> Iterator[StopRequest]:
         finally:
             _active_requests.remove(request)
 
+    # The block ended without reacting: the handlers outside of it get the signal, another such block or Python's.
     if request.signal is not None and not request.was_heeded:
         handler = previous.get(request.signal)
         if callable(handler):
@@ -145,18 +139,16 @@ def _replace_handlers(handler: Callable[[int, FrameType | None], None]) -> Itera
 
 @contextmanager
 def leave_in_time(farewell: Callable[[int], None], seconds: float = LEAVE_SECONDS) -> Iterator[None]:
-    """End the process `seconds` after a SIGINT or SIGTERM that did not end the block.
+    """End the process `seconds` after a SIGINT or SIGTERM that did not end the block; SIGTERM raises SystemExit in it.
 
-    Python runs signal handlers only between bytecodes, so a library call can delay them for minutes. A watcher thread
-    learns of the signal through the wakeup file descriptor at once, and calls `farewell` with its number before the
-    process ends. The time in which a job saves (`stop_on_signals`) does not count. Inside the block, SIGTERM raises
-    SystemExit.
+    `farewell` is called with the number of the signal before. The time in which a job saves does not count.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    # Python writes the number of each signal to `wakeup_end`; the watcher thread reads it from `watcher_end`.
+    # Python runs signal handlers only between bytecodes, so a library call can delay them for minutes. But it writes
+    # the number of each signal to `wakeup_end` at once, and the watcher thread reads it from `watcher_end`.
     watcher_end, wakeup_end = socket.socketpair()
     wakeup_end.setblocking(False)
     watcher = threading.Thread(target=_leave_after_signal, args=(watcher_end, farewell, seconds), daemon=True)
@@ -168,7 +160,7 @@ def leave_in_time(farewell: Callable[[int], None], seconds: float = LEAVE_SECOND
     previous_hook = sys.unraisablehook
 
     def report_discarded(discarded: Any) -> None:
-        """Print a discarded exception, but not that of a signal, which still ends the process."""
+        # A discarded exception of a signal still ends the process, so that it is not printed.
         if not issubclass(discarded.exc_type, (KeyboardInterrupt, SystemExit)):
             previous_hook(discarded)
 
@@ -181,8 +173,7 @@ def leave_in_time(farewell: Callable[[int], None], seconds: float = LEAVE_SECOND
         signal.set_wakeup_fd(previous_wakeup)
         signal.signal(signal.SIGTERM, previous_handler)
 
-        # This ends a watcher that has seen no signal. One that has seen a signal continues, because other threads may
-        # still keep the process alive.
+        # This ends a watcher that has seen no signal. One that has goes on: other threads may keep the process alive.
         wakeup_end.close()
 
 
@@ -192,7 +183,7 @@ def _raise_system_exit(number: int, frame: FrameType | None) -> None:
 
 
 def _leave_after_signal(watcher_end: socket.socket, farewell: Callable[[int], None], seconds: float) -> None:
-    """Wait in the watcher thread for a handled signal, then end the process; return if the block ends before."""
+    """Wait for a handled signal, then end the process; return if the block ends before."""
     number = 0
     while number not in HANDLED_SIGNALS:
         data = watcher_end.recv(1)
@@ -217,15 +208,3 @@ def _leave_after_signal(watcher_end: socket.socket, farewell: Callable[[int], No
         farewell(number)
     finally:
         os._exit(128 + number)
-
-
-def exit_with_parent() -> None:
-    """Let this child process exit as soon as its parent has ended, even if the parent was killed."""
-    parent = multiprocessing.parent_process()
-
-    def wait() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()

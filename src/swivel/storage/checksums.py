@@ -1,8 +1,7 @@
 """SHA-256 checksums of files and arrays; large ones are computed in pieces, on several cores.
 
 The checksum of up to `PIECE_BYTES` bytes is their SHA-256 digest, in hexadecimal. That of more bytes is `PREFIX` and
-the SHA-256 digest of the digests of their pieces. Folders of older versions have digests without pieces for files of
-any size.
+the SHA-256 digest of the digests of their pieces.
 """
 
 from __future__ import annotations
@@ -24,12 +23,13 @@ _READ_BYTES = 1 << 21  # After each read, a thread waits for Python's lock if ot
 _MAX_THREADS = 8  # Memory and disk are not faster for more of them.
 
 
-def digest_file(path: Path, like: str | None = None) -> str:
-    """Return the checksum of a file; if it is to be compared with the checksum `like`, one of the same kind."""
+def digest_file(path: Path) -> str:
+    """Return the checksum of a file."""
     size = path.stat().st_size
 
     def digest_piece(start: int, length: int) -> bytes:
         digest = hashlib.sha256()
+        # One buffer per piece, so that memory does not depend on the size of the file.
         buffer = np.empty(min(length, _READ_BYTES), np.uint8).data
         stop = start + length
         with path.open("rb", buffering=0) as file:
@@ -39,19 +39,19 @@ def digest_file(path: Path, like: str | None = None) -> str:
                 start += read
         return digest.digest()
 
-    return _digest(digest_piece, size, like)
+    return _digest(digest_piece, size)
 
 
-def digest_array(values: NDArray[Any], like: str | None = None) -> str:
-    """Return the checksum of the bytes of an array; if it is to be compared with `like`, one of the same kind.
+def digest_array(values: NDArray[Any]) -> str:
+    """Return the checksum of the bytes of an array.
 
     >>> digest_array(np.zeros(1 << 24, np.uint8))[:16], digest_array(np.zeros(1 << 25, np.uint8))[:16]
     ('080acf35a507ac98', '16MiB:5dbb5561c9')
     """
-    return digest_bytes(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data, like=like)
+    return digest_bytes(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
 
 
-def digest_bytes(*buffers: bytes | memoryview, like: str | None = None) -> str:
+def digest_bytes(*buffers: bytes | memoryview) -> str:
     """Return the checksum of the bytes of some buffers, one after the other."""
     ends = np.cumsum([len(buffer) for buffer in buffers]).tolist()
 
@@ -62,18 +62,17 @@ def digest_bytes(*buffers: bytes | memoryview, like: str | None = None) -> str:
             digest.update(buffer[max(start - first, 0) : max(start + length - first, 0)])
         return digest.digest()
 
-    return _digest(digest_piece, ends[-1], like)
+    return _digest(digest_piece, ends[-1])
 
 
-def _digest(digest_piece: Callable[[int, int], bytes], size: int, like: str | None) -> str:
-    # `str`, because a damaged manifest may have anything in place of a checksum.
-    is_in_pieces = size > PIECE_BYTES if like is None else str(like).startswith(PREFIX)
-    if not is_in_pieces:
+def _digest(digest_piece: Callable[[int, int], bytes], size: int) -> str:
+    if size <= PIECE_BYTES:
         return digest_piece(0, size).hex()
 
     def digest_from(start: int) -> bytes:
         return digest_piece(start, min(PIECE_BYTES, size - start))
 
+    # SHA-256 of one core is slower than a disk: pieces are computed side by side.
     whole = hashlib.sha256()
     for digest in map_in_order(digest_from, range(0, size, PIECE_BYTES), threads=min(count_cores(), _MAX_THREADS)):
         whole.update(digest)

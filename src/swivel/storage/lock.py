@@ -68,11 +68,10 @@ def lock_file(handle: int) -> bool:
 
 
 class FolderLock:
-    """Lock of a folder against a second writer in this or another process.
+    """Lock of a folder against a second writer in this or another process; file systems without locks have none.
 
-    The operating system holds the lock on the open file and releases it when the process ends for any reason, so a
-    lock file that was left behind has no effect. The content of the file is only used in error messages. On file
-    systems without locks, such as some network file systems, the folder is written without a lock.
+    The operating system releases the lock when the process ends for any reason, so a file that was left behind has no
+    effect. Its content is only used in error messages.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -94,13 +93,11 @@ class FolderLock:
         raise FolderLocked(f"{self.path.parent}: other processes keep taking its lock; try again")
 
     def _take(self, handle: int) -> bool:
-        """Lock an open file and write this process's id to it.
-
-        Returns False if the holder removed the file after it was opened here: the lock is then on a deleted file, and
-        another process may have created and locked a new one.
-        """
+        """Lock an open file and write this process's id to it; return False if it is no longer the lock."""
         if not lock_file(handle):
             raise FolderLocked(f"{self.path.parent}: {self._name_holder()} is writing to it; wait until it finishes")
+
+        # If the holder removed the file after it was opened here, another process may have locked a new one.
         if not self._is_at_path(handle):
             return False
 
@@ -153,11 +150,7 @@ class FolderLock:
 
 @contextlib.contextmanager
 def hold_folder(path: str | Path) -> Iterator[None]:
-    """Lock a folder while the block runs; code called in the block may create the folder's content.
-
-    Use this in stages that read for a long time before they write. A second writer then fails at once and not after
-    it has read its input.
-    """
+    """Lock a folder while the block runs, for what is called in it, too: a second writer fails before it reads."""
     with _locked(Path(path)):
         token = _HELD_FOLDERS.set((*_HELD_FOLDERS.get(), Path(path).resolve()))
         try:
@@ -211,10 +204,7 @@ def sweep_folder(path: Path, *names: str) -> None:
 
 @contextlib.contextmanager
 def wait_for_folder(path: Path) -> Iterator[None]:
-    """Lock a folder, without a lock file, against other processes that rename something in it; they wait.
-
-    Where folders cannot be locked (Windows, some network file systems), the block does not wait.
-    """
+    """Lock a folder, without a lock file, against others that rename something in it; they wait where locks exist."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
             handle = os.open(path, os.O_RDONLY)

@@ -1,7 +1,4 @@
-"""Reading result folders: manifests, checksums and parts.
-
-Nothing in this module writes files. Other packages import these names from `swivel.storage`.
-"""
+"""Reading result folders: manifests, checksums and parts."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 REMEDY = "create the folder again with overwrite=True, or restore the file"
 # What a stage writes before the manifest.
-_TRACES = ("row_sums.npy", "positions.npy", "plan.json", "tuning.json", "lock", "checkpoint-*", "scratch-*", "*.part")
+_TRACES = ("row_sums.npy", "positions.npy", "tuning.json", "lock", "checkpoint-*", "scratch-*", "*.part")
 _CHECKSUM_FIELD = ',\n "checksum": "'
 
 
@@ -61,7 +58,7 @@ def fingerprint(value: Any) -> str:
 
 def fingerprint_parts(checksums: Mapping[str, str]) -> str:
     """Return the fingerprint of a folder from the checksums of its files."""
-    return fingerprint(dict(sorted(checksums.items())))
+    return fingerprint(dict(checksums))  # `fingerprint` sorts them.
 
 
 def to_json(value: Any) -> Any:
@@ -81,22 +78,20 @@ def one_line(value: object) -> str:
 
 def seal(fields: Mapping[str, Any]) -> bytes:
     """Return a JSON object whose last field is the checksum of all bytes before it."""
+    # The checksum covers the text itself, so that every changed byte is found, even a space.
     body = json.dumps(fields, indent=1).removesuffix("\n}")
     return f'{body}{_CHECKSUM_FIELD}{hashlib.sha256(body.encode()).hexdigest()}"\n}}\n'.encode()
 
 
 def unseal(data: bytes) -> dict[str, Any]:
-    """Return the fields of a JSON object written by `seal`, or raise ValueError if it was changed.
-
-    An object without a checksum was written by an older version and is accepted.
-    """
+    """Return the fields of a JSON object written by `seal`, or raise ValueError if it was changed."""
     fields = json.loads(data.decode("utf-8"))
     if not isinstance(fields, dict):
         raise ValueError("not a JSON object")
 
     expected = fields.pop("checksum", None)
     body = data.rpartition(_CHECKSUM_FIELD.encode())[0]
-    if expected is not None and expected != hashlib.sha256(body).hexdigest():
+    if expected != hashlib.sha256(body).hexdigest():
         raise ValueError("its content does not match its checksum")
 
     return fields
@@ -114,8 +109,7 @@ def open_array(path: Path) -> NDArray[Any]:
 def read_manifest(path: Path) -> Manifest:
     """Return the manifest of a complete folder.
 
-    Raises StorageError for a folder that does not exist, is the output of `swivel run` or of no Swivel command, or has
-    another format version; UnfinishedFolder if the manifest was not written yet; DamagedFolder if it is malformed.
+    Raises UnfinishedFolder if it was not written yet, DamagedFolder if it is malformed, and otherwise StorageError.
     """
     file = path / MANIFEST
     with clear_errors(file):
@@ -135,6 +129,7 @@ def read_manifest(path: Path) -> Manifest:
             if not isinstance(fields[name], dict):
                 raise ValueError(f"{name!r} is not a JSON object")
 
+        # A manifest of somebody else must not name files outside its folder.
         fields["parts"] = {name: _read_part(name, part) for name, part in fields["parts"].items()}
         return Manifest(**fields)
 
@@ -192,7 +187,7 @@ class Folder:
         return self.mapped(name)
 
     def mapped(self, name: str) -> NDArray[Any]:
-        """Return an array part as a read-only memory map without reading it; call `check` before using the values."""
+        """Return an array part as a read-only memory map; call `check` before using the values."""
         with self.reading(name) as file:
             return open_array(file)
 
@@ -216,9 +211,8 @@ class Folder:
                 continue
 
             with self.reading(name) as file:
-                expected = self.manifest.parts[name].sha256
-                digest = digest_file(file, expected)
-            if digest != expected:
+                digest = digest_file(file)
+            if digest != self.manifest.parts[name].sha256:
                 problem = f"{self.path / name}: checksum differs from the manifest"
                 raise describe_damage(self.path, self.manifest, problem)
             self._checked.add(name)
@@ -254,9 +248,13 @@ def open_folder(path: str | Path, stage: str) -> Folder:
     path = Path(path)
     manifest = read_manifest(path)
     if manifest.stage != stage:
-        raise StorageError(f"{path}: a folder with {_with_article(manifest.stage)}, not with {_with_article(stage)}")
+        actual, expected = (
+            one_line(each) if each.endswith("s") else f"a {one_line(each)}" for each in (manifest.stage, stage)
+        )
+        raise StorageError(f"{path}: a folder with {actual}, not with {expected}")
 
     folder = Folder(path, manifest)
+    # Sizes are compared now, which is cheap, checksums before the first use of a part.
     for name, part in manifest.parts.items():
         with folder.reading(name) as file:
             size = file.stat().st_size
@@ -267,15 +265,9 @@ def open_folder(path: str | Path, stage: str) -> Folder:
     return folder
 
 
-def _with_article(stage: str) -> str:
-    return one_line(stage) if stage.endswith("s") else f"a {one_line(stage)}"
-
-
 def describe_damage(path: Path, manifest: Manifest, problem: str) -> StorageError:
-    """Return the error for a part that differs from the manifest, or for a folder that was replaced since it was read.
-
-    `manifest` is the one that was read. If there is another one by now, or none, the folder is not damaged.
-    """
+    """Return the error for a part that differs from the manifest that was read."""
+    # If there is another manifest by now, or none, the folder is not damaged: another process replaces it.
     is_same = False
     with contextlib.suppress(StorageError):
         is_same = read_manifest(path) == manifest

@@ -51,10 +51,7 @@ class ArrayHeader:
 
 
 def read_array_header(file: IO[bytes]) -> ArrayHeader:
-    """Return the header of a `.npy` file and leave the file position at the first element.
-
-    Raises ValueError if the header is malformed or the array contains Python objects.
-    """
+    """Return the header of a `.npy` file and leave the file position at the first element, or raise ValueError."""
     # Six magic bytes and two of the version, which determines the width of the header's length.
     magic = file.read(8)
     width = {b"\x01\x00": 2, b"\x02\x00": 4, b"\x03\x00": 4}.get(magic[6:])
@@ -116,12 +113,9 @@ def _find_pages(array: NDArray[Any]) -> mmap.mmap | None:
 
 
 def read_ahead(array: NDArray[Any], first: int, last: int) -> None:
-    """Make the system read the elements `first` to `last - 1` of a memory map, and nothing beside what is asked for.
-
-    By default it reads up to 8 MiB around every page. Where many parts of a file are read at a time in little memory,
-    parts that were read are dropped before they are used. Without a memory map this function does nothing. `array` must
-    be the whole array of a file, because a view does not know where in the file it begins.
-    """
+    """Make the system read the elements `first` to `last - 1` of an array, if that is a memory map of a whole file."""
+    # By default it reads up to 8 MiB around every page. Where many parts of a file are read at a time in little memory,
+    # parts that were read are dropped before they are used.
     pages = _find_pages(array)
     if pages is None or last <= first:
         return
@@ -156,11 +150,8 @@ def write_array(file: IO[bytes], array: NDArray[Any]) -> None:
 
 
 def create_array(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Return a new writable array that is memory-mapped to a `.npy` file whose disk space is allocated.
-
-    macOS and Windows cannot allocate the space in advance: if the disk is full, writing to the array ends the process.
-    Prefer `FolderWriter.write_array` for arrays that are written at once.
-    """
+    """Return a new writable array that is memory-mapped to a `.npy` file whose disk space is allocated."""
+    # macOS and Windows cannot allocate it in advance: if the disk is full, writing to the array ends the process.
     kind = np.dtype(dtype)
     size = math.prod(shape) * kind.itemsize
 
@@ -179,12 +170,10 @@ def create_array(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArra
 
 
 def _allocate(file: IO[bytes], size: int) -> None:
-    """Extend a file to `size` bytes, without holes if the system supports it.
-
-    If the disk is full, writing to a hole of a memory-mapped file kills the process with SIGBUS.
-    """
+    """Extend a file to `size` bytes, without holes if the system supports it."""
     file.truncate(size)
 
+    # If the disk is full, writing to a hole of a memory-mapped file kills the process with SIGBUS.
     if hasattr(os, "posix_fallocate"):
         try:
             os.posix_fallocate(file.fileno(), 0, size)

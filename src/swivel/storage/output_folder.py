@@ -26,13 +26,13 @@ class OutputFolder:
     def has_result(self, stage: str, provenance: Mapping[str, Any], *, is_comparable: bool = True) -> bool:
         """Return whether the folder holds the result of exactly these inputs and settings.
 
-        Raises FolderExists if it holds another result, or any if the inputs cannot be compared with those of a result,
-        because they can be read only once.
+        Raises FolderExists if it holds another result, or any and the inputs, read only once, cannot be compared.
         """
         path = self.path
         if path is None or self.options.overwrite or not (path / MANIFEST).exists():
             return False
 
+        # A process that was killed after the manifest could not remove its lock and its scratch files.
         sweep_folder(path)
         manifest = read_manifest(path)
         if manifest.stage != stage:
@@ -47,6 +47,7 @@ class OutputFolder:
             self.options.progress.message(f"{path}: finished already, nothing to do")
             return True
 
+        # Which settings differ is more help than that some do.
         differing = [
             f"{part}.{name}"
             for part, values in provenance["config"].items()
@@ -63,6 +64,7 @@ class OutputFolder:
             with hold_folder(self.path):
                 yield self.path
             return
+        # A result in memory still needs disk while it is computed.
         temporary = Path(tempfile.gettempdir())
         with clear_errors(temporary):
             temporary.stat()
@@ -72,10 +74,7 @@ class OutputFolder:
 
 @contextmanager
 def output_folder(out: str | Path | None, inputs: Iterable[Path | None], options: RunOptions) -> Iterator[OutputFolder]:
-    """Yield the output of a command that reads `inputs`.
-
-    Raises ConfigError if the result would replace one of them, FolderLocked if another process writes to the folder.
-    """
+    """Yield the output of a command that reads `inputs`, none of which it may replace."""
     path = None if out is None else Path(out)
     if path is not None:
         refuse_overlap([path], inputs)
@@ -85,11 +84,13 @@ def output_folder(out: str | Path | None, inputs: Iterable[Path | None], options
 
 def refuse_locked(path: Path) -> None:
     """Raise FolderLocked if another process is writing to a folder."""
-    if (path / LOCK).exists():
-        try:
-            with lock_folder(path):
-                pass  # A killed process left the file.
-        except FolderLocked:
-            raise
-        except StorageError:
-            pass  # A finished folder may be read-only.
+    if not (path / LOCK).exists():
+        return
+
+    try:
+        with lock_folder(path):
+            pass  # A killed process left the file.
+    except FolderLocked:
+        raise
+    except StorageError:
+        pass  # A finished folder may be read-only.

@@ -14,7 +14,8 @@ from swivel.storage.temporary import is_scratch, is_temporary
 # Files that Swivel writes, with bytes near their start by which they differ from files of other tools.
 _FOLDER_MARKS = {
     MANIFEST: b'{\n "stage": ',
-    "plan.json": b'{\n "identity": ',
+    f"checkpoint-1/{MANIFEST}": b'{\n "stage": ',
+    f"checkpoint-2/{MANIFEST}": b'{\n "stage": ',
     "tuning.json": b'{\n "identity": ',
 }
 _FILE_MARKS = {LOCK: b'{"pid": ', "report.html": b"<title>Swivel: "}
@@ -24,12 +25,12 @@ _PROBE_BYTES = 512
 def is_own_folder(folder: Path) -> bool:
     """Return whether a folder holds the result of a Swivel command, finished or not."""
     try:
-        names = [file.name for file in folder.iterdir()]
+        has_scratch = any(is_scratch(file.name) for file in folder.iterdir())
     except OSError:
         return False
 
-    has_mark = any(name in names and _has_mark(folder / name, mark) for name, mark in _FOLDER_MARKS.items())
-    has_scratch = any(is_scratch(name) for name in names)
+    # Names alone do not tell: other tools have a manifest.json or a lock, too.
+    has_mark = any(_has_mark(folder / name, mark) for name, mark in _FOLDER_MARKS.items())
     return has_mark or has_scratch or is_temporary(folder.name)
 
 
@@ -55,20 +56,21 @@ def refuse_overlap(outputs: Iterable[Path], inputs: Iterable[Path | None]) -> No
     Files and folders are compared by device and inode, because they may have several names. None stands for an input
     that is not a file.
     """
-    written = {identify(output): output for output in outputs}
-    written.pop(None, None)  # An output that does not exist yet replaces nothing.
-    if not written:
+    output_ids = {identify(output): output for output in outputs}
+    output_ids.pop(None, None)  # An output that does not exist yet replaces nothing.
+    if not output_ids:
         return
 
     compared: set[Path] = set()  # files that are read, and the folders above them
     for path in (each for each in inputs if each is not None):
         for file in _list_parts(path):
+            # A folder that contains an input must not be an output, either.
             for place in (file, *file.parents):
                 if place in compared:
                     break
                 compared.add(place)
 
-                output = written.get(identify(place))
+                output = output_ids.get(identify(place))
                 if output is not None:
                     raise ConfigError(f"{output}: the output would replace the input {path}; choose another output")
 

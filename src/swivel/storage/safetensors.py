@@ -12,9 +12,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +22,7 @@ _DTYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
 _ALIGNMENT = 8  # of the first tensor, in bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Tensors:
+class Tensors(NamedTuple):
     """Content of a safetensors file."""
 
     matrices: Mapping[str, NDArray[Any]]  # float matrices by name, memory-mapped read-only

@@ -33,10 +33,8 @@ _MIN_STEM_BYTES = 32  # of the name of the result, at the start of a temporary n
 
 
 def temporary_path(path: Path) -> Path:
-    """Return a temporary name next to `path` that no other writer uses.
-
-    A long name is cut, so that the temporary name is not longer: file systems limit names to 255 bytes or fewer.
-    """
+    """Return a temporary name next to `path` that no other writer uses."""
+    # File systems limit names to 255 bytes or fewer, so that a long name is cut: the temporary one is not longer.
     suffix = f".{_name_process()}-{secrets.token_hex(4)}{_PART}"
     limit = max(len(os.fsencode(path.name)) - len(suffix), _MIN_STEM_BYTES)
     stem = os.fsencode(path.name)[:limit].decode("utf-8", "ignore")  # not half a character
@@ -59,10 +57,7 @@ def writing(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def scratch_folder(parent: Path) -> Iterator[Path]:
-    """Yield a new folder inside `parent` that is removed when the block ends.
-
-    What dead processes of this machine left in `parent` is removed first.
-    """
+    """Yield a new folder inside `parent`, free of what dead processes left there; it is removed when the block ends."""
     with clear_errors(parent):
         parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(parent)
@@ -81,12 +76,7 @@ def remove_leftovers(folder: Path, *, is_locked: bool = False) -> None:
 
 
 def find_leftovers(folder: Path, *, is_locked: bool = False) -> list[Path]:
-    """Return the temporary files and folders in a folder whose processes are dead.
-
-    If the caller holds the lock of the folder, scratch folders are leftovers even if their process id is in use again,
-    and so is what a process of another machine has not changed for a day. Files of live processes are not, because a
-    report is written without the lock.
-    """
+    """Return the temporary files and folders in a folder whose processes are dead."""
     try:
         names = [file.name for file in folder.iterdir()]
     except OSError:  # missing, or not readable
@@ -98,6 +88,8 @@ def find_leftovers(folder: Path, *, is_locked: bool = False) -> list[Path]:
         if owner is None:
             continue
 
+        # With the lock of the folder, scratch folders are leftovers even if their process id is in use again, and so is
+        # what another machine has not changed for a day. A report of a live process is not: it is written without.
         if owner["machine"] == _name_machine():
             is_leftover = not _is_alive(int(owner["pid"]))
         else:
@@ -139,11 +131,8 @@ def _is_abandoned(path: Path) -> bool:
 
 
 def _is_alive(pid: int) -> bool:
-    """Return whether a process of this machine exists; True if that is unknown.
-
-    The operating system reuses process ids, so True may refer to an unrelated process. A leftover is then kept too
-    long, but never removed too early.
-    """
+    """Return whether a process of this machine exists; True if that is unknown."""
+    # Ids are reused: a leftover of an id that another process has now is kept too long, never removed too early.
     if os.name == "nt":
         return True  # On Windows, os.kill(pid, 0) sends a Ctrl-C.
 

@@ -1,8 +1,7 @@
-"""Checkpoints: parameters, Adagrad accumulators and the position in the schedule, saved and restored exactly.
+"""Checkpoints: parameters, state of the optimizer, plan and position in the schedule, saved and restored exactly.
 
 Checkpoints alternate between two folders (slots), so that writing one never endangers the previous one, and a damaged
-checkpoint costs one interval. The plan of a run (what was chosen by measuring) is written before the first step, so
-that a resumed run uses the same plan; each checkpoint contains a copy of it.
+checkpoint costs one interval.
 """
 
 from __future__ import annotations
@@ -20,22 +19,23 @@ from numpy.typing import NDArray
 from swivel.errors import DamagedFolder, FolderExists, StorageError, clear_errors
 from swivel.runtime.progress import SILENT, Progress
 from swivel.storage import (
+    MANIFEST,
     Folder,
     create_folder,
     fingerprint,
     open_folder,
     remove_tree,
-    seal,
     sweep_folder,
-    unseal,
-    write_file,
 )
+from swivel.storage.lock import LOCK
+from swivel.storage.temporary import is_temporary
 from swivel.training.objective import Loss
 
 STAGE = "checkpoint"
 SLOTS = ("checkpoint-1", "checkpoint-2")
-PLAN = "plan.json"
 DONE = "done.npy"
+# All files of a slot, also of one that is being written or removed. Folders with others are of other tools.
+FILES = {MANIFEST, LOCK, DONE, "rows.npy", "rows_accumulators.npy", "columns.npy", "columns_accumulators.npy"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +63,18 @@ def saved_bytes(folder: Path | None) -> int:
 
 
 def remove_checkpoints(folder: Path) -> None:
-    """Remove both checkpoints of a completed run and its plan, which stays if a checkpoint could not be removed.
-
-    The next call then knows by the plan whose checkpoint that is: `sweep_checkpoints`.
-    """
+    """Remove both checkpoints of a completed run."""
     for name in SLOTS:
-        remove_tree(folder / name)
-    if not any((folder / name).exists() for name in SLOTS):
-        remove_tree(folder / PLAN)
+        if _is_slot(folder / name):
+            remove_tree(folder / name)
+
+
+def _is_slot(path: Path) -> bool:
+    """Return whether a folder is a checkpoint, or a part of one."""
+    try:
+        return all(file.name in FILES or is_temporary(file.name) for file in path.iterdir())
+    except OSError:
+        return False
 
 
 def _open_slots(folder: Path, problems: list[str]) -> Iterator[Folder]:
@@ -108,13 +112,20 @@ def sweep_checkpoints(folder: Path, provenance: Mapping[str, Any]) -> None:
 
     The checkpoints of another run are kept: it replaces the result when it is resumed.
     """
-    with contextlib.suppress(StorageError):  # The plan is damaged.
-        if CheckpointStore(folder, fingerprint(provenance)).load_plan() is not None:
-            sweep_folder(folder, *SLOTS, PLAN)
+    run = fingerprint(provenance)
+    finished = [slot.path.name for slot in _open_slots(folder, []) if slot.manifest.inputs.get("run") == run]
+    # A slot without a manifest was partly removed: no run can resume from it.
+    finished += [name for name in SLOTS if _is_slot(folder / name) and not (folder / name / MANIFEST).exists()]
+    sweep_folder(folder, *finished)
 
 
 def refuse_other_run(folder: Path, provenance: Mapping[str, Any]) -> None:
-    """Raise FolderExists if a folder has checkpoints of another run only, whose work would be lost."""
+    """Raise FolderExists if a folder has checkpoints of another run only, or of another tool, which would be lost."""
+    for path in (folder / name for name in SLOTS):
+        if path.exists() and not _is_slot(path):
+            raise FolderExists(
+                f"{path}: is not a checkpoint that Swivel wrote; choose another folder, or pass overwrite=True"
+            )
     manifests = [slot.manifest for slot in _open_slots(folder, [])]
     if not manifests or fingerprint(provenance) in [manifest.inputs.get("run") for manifest in manifests]:
         return
@@ -146,57 +157,18 @@ def _describe_run(other: Mapping[str, Any], provenance: Mapping[str, Any]) -> st
 
 @dataclass(slots=True)
 class CheckpointStore:
-    """The plan and the checkpoints of one run. Those of a run with another identity are ignored.
-
-    `provenance` is what the identity is computed from; checkpoints record it for messages.
-    """
+    """The checkpoints of one run, which has this provenance. Those of other runs are ignored."""
 
     folder: Path
-    identity: str
+    provenance: Mapping[str, Any]
     minutes: float = 0.0  # between two checkpoints; 0: none is due
     progress: Progress = SILENT
     last: float = 0.0  # time.monotonic() of the last checkpoint
-    provenance: Mapping[str, Any] = field(default_factory=dict)
-
-    def save_plan(self, plan: Mapping[str, Any]) -> None:
-        """Write the plan of the run."""
-        write_file(self.folder / PLAN, seal({"identity": self.identity, "plan": dict(plan)}))
 
     def find_plan(self) -> dict[str, Any] | None:
-        """Return the plan of the run, from a checkpoint if its file is damaged or missing; None if there is none."""
-        damage = ""
-        plan = None
-        try:
-            plan = self.load_plan()
-        except DamagedFolder as error:
-            damage = str(error)
-
-        if not plan:
-            plans = [slot.manifest.config.get("plan") for _, slot in self._find_slots()[0]]
-            plan = next((plan for plan in plans if isinstance(plan, dict) and plan), None)
-        if damage:
-            outcome = "no checkpoint, training starts from the beginning"
-            if plan:
-                outcome = "using the plan in the checkpoint"
-            self.progress.message(f"{damage}: {outcome}")
-        return plan
-
-    def load_plan(self) -> dict[str, Any] | None:
-        """Return the plan in the file, None if there is none of this run; raise DamagedFolder if it is damaged."""
-        file = self.folder / PLAN
-        with clear_errors(file):
-            try:
-                data = file.read_bytes()
-            except FileNotFoundError:
-                return None
-
-        try:
-            fields = unseal(data)
-            if fields.keys() != {"identity", "plan"}:
-                raise ValueError(f"fields {', '.join(fields)}")
-            return dict(fields["plan"]) if fields["identity"] == self.identity else None
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise DamagedFolder(f"{file}: not a plan ({error})") from error
+        """Return the plan in the newest checkpoint; None if there is none."""
+        plans = [slot.manifest.config.get("plan") for _, slot in self._find_slots()[0]]
+        return next((plan for plan in plans if isinstance(plan, dict) and plan), None)
 
     def is_due(self) -> bool:
         """Return whether the interval since the last checkpoint has passed."""
@@ -216,7 +188,7 @@ class CheckpointStore:
             writer.write_array(DONE, done)
 
             config = {"plan": dict(plan), "provenance": dict(self.provenance)}
-            writer.finish(config=config, inputs={"run": self.identity}, facts=asdict(state))
+            writer.finish(config=config, inputs={"run": fingerprint(self.provenance)}, facts=asdict(state))
 
         self.last = time.monotonic()
         return replace(state, saved=state.saved + 1)
@@ -248,7 +220,7 @@ class CheckpointStore:
         problems: list[str] = []
 
         for slot in _open_slots(self.folder, problems):
-            if slot.manifest.inputs.get("run") == self.identity:
+            if slot.manifest.inputs.get("run") == fingerprint(self.provenance):
                 try:
                     slots.append((_read_state(slot), slot))
                 except DamagedFolder as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -20,24 +20,15 @@ from numpy.typing import NDArray
 from swivel.config import TrainConfig
 from swivel.counts import Matrix
 from swivel.runtime.progress import SILENT, Progress
-from swivel.training.backends import Backend, BackendConfig, Step, StepSettings, create_backend
-from swivel.training.backends.base import PendingSteps, Starts
+from swivel.training.backends import Backend, Step, create_backend
+from swivel.training.backends.base import PendingLosses, Starts
 from swivel.training.backends.base import Sides as Sides
 from swivel.training.objective import Loss, Objective, column_offsets, row_offsets
 from swivel.training.schedule import Block, block_order, block_starts
-from swivel.training.training_plan import TrainingPlan, describe_load
+from swivel.training.training_plan import TrainingPlan, backend_settings
 
 T = TypeVar("T")
 CompletedSteps = tuple[Sequence[Block], Sequence[Loss]]  # blocks that were trained, and the loss of each
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """Blocks of one epoch that share no parameters."""
-
-    number: int  # of the epoch
-    blocks: Sequence[Block]
-    learning_rate: float
 
 
 @dataclass(frozen=True)
@@ -91,29 +82,13 @@ class TrainingJob:
         columns = column_offsets(matrix.column_sums)[column_order]
         return rows.astype(np.float32), columns.astype(np.float32)
 
-    def steps(self, round_: Round) -> list[Step]:
-        """Return one step for each block of a round."""
-        steps = []
-        for block in round_.blocks:
-            # Random numbers depend on the block and the epoch alone, so that any executor draws the same ones.
-            seed = (self.config.seed, 2, round_.number, *block)
-            steps.append(Step(block, partial(self.matrix.cells, *block), round_.learning_rate, seed))
-        return steps
-
     def open_backend(self) -> tuple[Backend, TrainingJob]:
         """Return the backend that the plan names, and the job with its matrix as the backend needs it.
 
         The matrix is stored in the blocks of the plan, unless the backend builds its own layout.
         """
         plan = self.plan
-        config = self.config
-        load = describe_load(self.matrix, config, self.blocks, plan.device)
-
-        settings = StepSettings.from_config(config, load.zeros, self.matrix.total)
-        backend_config = BackendConfig(
-            plan.device, plan.dtype, self.threads, config.device_memory, plan.groups, load.cells, load.is_halved
-        )
-        backend = create_backend(plan.backend, settings, backend_config)
+        backend = create_backend(plan.backend, backend_settings(self.matrix, self.config, plan, self.threads))
         if backend.builds_layout:
             return backend, self
 
@@ -127,7 +102,7 @@ class TrainingJob:
         return backend, replace(self, matrix=blocked)
 
     def hold(self, backend: Backend, sides: Sides | None, capacity: tuple[int, int] = (1, 1)) -> None:
-        """Copy parameters to a backend, and all cells if it builds its own layout.
+        """Give a backend the parameters and the matrix.
 
         Without parameters, prepare it for `capacity` row blocks and column blocks, which are set one by one.
         """
@@ -135,9 +110,7 @@ class TrainingJob:
             backend.hold_some(self.starts, self.config.dim, capacity)
         else:
             backend.hold(*sides, self.starts)
-
-        if backend.builds_layout:
-            backend.take(self.matrix.stored)
+        backend.take(self.matrix)
 
 
 class Executor(Protocol):
@@ -166,8 +139,10 @@ class Executor(Protocol):
     def describe(self) -> str:
         """Return a short description of the hardware and the backend for the progress output."""
 
-    def run(self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]]) -> Iterator[CompletedSteps]:
+    def run(self, rounds: Sequence[Sequence[Step]], ahead: Sequence[Sequence[Block]]) -> Iterator[CompletedSteps]:
         """Run rounds of one epoch and yield blocks that were trained, each block once, with their losses.
+
+        The steps of a round share no parameters.
 
         No step is running when the iterator ends. Only some of the rounds run if `TrainingJob.should_pause` returns
         true. `ahead` are the blocks of the rounds that follow these.
@@ -187,42 +162,35 @@ class LocalExecutor(Executor):
     """Run all steps in this process, with one backend."""
 
     def begin(self, job: TrainingJob) -> None:
-        """Create the backend, and re-block the matrix unless the backend builds its own layout."""
         self._backend, self._job = job.open_backend()
 
     def hold(self, sides: Sides | None) -> None:
-        """Copy the parameters to the backend, and all cells if it builds its own layout."""
         assert sides is not None
         self._job.hold(self._backend, sides)
 
     def describe(self) -> str:
-        """Return the description of the backend."""
         return self._backend.describe()
 
-    def run(self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]]) -> Iterator[CompletedSteps]:
+    def run(self, rounds: Sequence[Sequence[Step]], ahead: Sequence[Sequence[Block]]) -> Iterator[CompletedSteps]:
         """Run rounds in order, starting each one before waiting for the losses of the previous ones."""
-        self._backend.announce([*(round_.blocks for round_ in rounds), *ahead])
-        unread_rounds: deque[tuple[Round, PendingSteps]] = deque()  # started, and their losses are not read yet
+        self._backend.announce([*([step.block for step in steps] for steps in rounds), *ahead])
+        unread_rounds: deque[tuple[Sequence[Step], PendingLosses]] = deque()  # started, and their losses are not read
 
-        for round_ in rounds:
+        for steps in rounds:
             # The device computes this round while the host collects the losses of an earlier one.
-            steps = self._backend.run(self._job.steps(round_), self._job.should_stop)
-            unread_rounds.append((round_, steps))
+            unread_rounds.append((steps, self._backend.run(steps, self._job.should_stop)))
             if len(unread_rounds) > self._backend.rounds_ahead:
                 yield _wait_for(*unread_rounds.popleft())
-
-            if steps.steps < len(round_.blocks) or self._job.should_pause():
+            if self._job.should_pause():
                 break
 
         for oldest in unread_rounds:
             yield _wait_for(*oldest)
 
     def is_finite(self) -> bool:
-        """Return whether all parameters are finite, checked on the device."""
         return self._backend.is_finite()
 
     def fetch(self) -> Sides | None:
-        """Return all parameters as host arrays."""
         return self._backend.fetch()
 
     def close(self) -> None:
@@ -231,6 +199,6 @@ class LocalExecutor(Executor):
             self._backend.close()
 
 
-def _wait_for(round_: Round, pending: PendingSteps) -> CompletedSteps:
-    losses = pending.losses()
-    return round_.blocks[: len(losses)], losses  # A stopped backend has skipped the last blocks.
+def _wait_for(steps: Sequence[Step], pending: PendingLosses) -> CompletedSteps:
+    losses = pending()
+    return [step.block for step in steps[: len(losses)]], losses  # A stopped backend has skipped the last steps.

@@ -47,7 +47,7 @@ from swivel.training.objective_torch import unobserved_curvatures, unobserved_gr
 # Training stops before it reaches the minimum, which keeps vectors short like a weight decay. Without decay, a row of
 # few counts may have no minimum: the loss of its unobserved cells falls without end. So the decay is at least that of
 # recipe `default`, even if the training had none. With 1e-6, rows of 24 counts took five times as many products
-# (ingredients and compounds, dim 128), and their neighbors matched those of trained rows less (docs/estimator.md).
+# (ingredients and compounds, dim 128), and their neighbors matched those of trained rows less (experiments/notes.md).
 MIN_WEIGHT_DECAY = 5e-5
 MAX_NEWTON_STEPS = 50
 MAX_CG_STEPS = 500  # conjugate gradient steps per Newton step

@@ -39,6 +39,7 @@ class WarmStart:
     ids: tuple[Ids, Ids]  # row numbers and column numbers in the matrix
     vectors: tuple[Array, Array]  # one vector for each row, and for each column
     fingerprint: str  # of all old vectors, including those that the matrix does not contain
+    source: Vectors  # all old vectors
 
 
 def find_start(matrix: Matrix, vectors: Vectors, config: TrainConfig) -> WarmStart:
@@ -52,15 +53,17 @@ def find_start(matrix: Matrix, vectors: Vectors, config: TrainConfig) -> WarmSta
     rows = vectors.row_table
     columns = vectors.column_table
     if columns is None:
-        raise ConfigError("init has no column vectors; pass a folder written by `swivel train`")
+        raise ConfigError("init has no column vectors; pass a folder written by `swivel train`", argument="init")
     if vectors.columns_per_row != matrix.columns_per_row:
         raise ConfigError(
             f"init has {_describe(vectors.columns_per_row)}, the matrix has {_describe(matrix.columns_per_row)}: "
-            "count with the same columns as for init, or train without init"
+            "count with the same columns as for init, or train without init",
+            argument="init",
         )
     if rows.values.shape[1] != config.dim:
         raise ConfigError(
-            f"dim must be {rows.values.shape[1]} like init, got {config.dim}; omit dim, or train without init"
+            f"dim must be {rows.values.shape[1]} like init, got {config.dim}; omit dim, or train without init",
+            argument=("dim", "init"),
         )
 
     row_ids, row_vectors = _find_labels(matrix.rows, rows)
@@ -68,9 +71,11 @@ def find_start(matrix: Matrix, vectors: Vectors, config: TrainConfig) -> WarmSta
     if not len(row_ids) or not len(column_ids):
         raise ConfigError(
             f"init has no words in common with the matrix: its first word is {rows.vocabulary[0]!r}, that of the "
-            f"matrix is {matrix.rows[0]!r}"
+            f"matrix is {matrix.rows[0]!r}",
+            argument="init",
         )
-    return WarmStart((row_ids, column_ids), (row_vectors, column_vectors), fingerprint_vectors(rows, columns))
+    fingerprint = fingerprint_vectors(rows, columns)
+    return WarmStart((row_ids, column_ids), (row_vectors, column_vectors), fingerprint, vectors)
 
 
 def _describe(columns_per_row: int) -> str:
@@ -91,7 +96,9 @@ def _find_labels(vocabulary: Vocabulary, side: VectorTable) -> tuple[Ids, Array]
     vectors = np.asarray(side.values[numbers], np.float32)
     is_finite = np.isfinite(vectors).all(axis=1)
     if not is_finite.all():
-        raise ConfigError(f"init: the vector of {vocabulary[int(ids[np.argmin(is_finite)])]!r} is not finite")
+        raise ConfigError(
+            f"init: the vector of {vocabulary[int(ids[np.argmin(is_finite)])]!r} is not finite", argument="init"
+        )
     return ids, vectors
 
 

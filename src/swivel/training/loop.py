@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache, partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,12 @@ from swivel.config import TrainConfig, result_settings
 from swivel.counts import Matrix
 from swivel.errors import Diverged, TrainingError
 from swivel.runtime.numbers import plural
-from swivel.runtime.parallel import run_in_chunks
 from swivel.runtime.progress import SILENT, Progress, Task, track
-from swivel.runtime.resources import parse_bytes
 from swivel.runtime.signals import StopRequest, stop_on_signals
-from swivel.storage import fingerprint, scratch_folder
-from swivel.training.backends import ParameterBlock
+from swivel.storage import scratch_folder
+from swivel.training.backends import ParameterBlock, Step
 from swivel.training.checkpoint import CheckpointStore, TrainingState
-from swivel.training.executor import CompletedSteps, Executor, LocalExecutor, Round, Sides, TrainingJob
+from swivel.training.executor import CompletedSteps, Executor, LocalExecutor, Sides, TrainingJob
 from swivel.training.initialization import WarmStart, fewer_epochs, make_arrays
 from swivel.training.objective import Loss, Objective, column_offsets, observed_targets, row_offsets
 from swivel.training.schedule import (
@@ -47,7 +46,6 @@ from swivel.training.training_plan import (
     estimate_needs,
     make_plan,
     read_plan,
-    wants_sample,
 )
 
 Array = NDArray[np.float32]
@@ -56,9 +54,6 @@ Array = NDArray[np.float32]
 ORDER = 2
 MAX_GROWTH = 100  # of the mean observed loss, relative to small random vectors: more counts as divergence
 MAX_ADVISED_DECAY = 1e-2  # above this, the advice is to lower the weight decay instead of raising it
-SAMPLE_BLOCKS = 32  # The sampled loss of small random vectors uses this many blocks,
-SAMPLE_CELLS = 1_000_000  # or fewer if they contain this many cells.
-ROWS_PER_COPY = 4096
 POINTS_PER_EPOCH = 20  # of the training curves; more would slow down the host of a GPU, whose rounds take milliseconds
 
 
@@ -86,7 +81,7 @@ def train_matrix(
 ) -> TrainingResult | None:
     """Train row and column vectors for a matrix, from small random vectors or from a warm start.
 
-    `folder` gets the plan and the checkpoints. An interrupted run resumes from the last checkpoint when the function is
+    `folder` gets the checkpoints. An interrupted run resumes from the last checkpoint when the function is
     called again with the same matrix and configuration, with the same executor or another one. Ctrl-C and SIGTERM save
     a checkpoint first. Without a folder nothing is written, and an interrupted run is lost. The executor, by default
     this process, is closed at the end. If several processes run this loop together, the result is None on ranks that
@@ -103,15 +98,11 @@ def train_matrix(
     """
     if max(matrix.shape) == 0 or matrix.total <= 0:
         raise TrainingError("the matrix has no counts: there is nothing to train on")
-    if config.device_memory is not None:
-        parse_bytes(config.device_memory, "device_memory")  # Validate even if this device does not use the value.
 
     checkpoints = None
     if folder is not None:
         provenance = run_provenance(matrix, config, start)
-        checkpoints = CheckpointStore(
-            folder, fingerprint(provenance), config.checkpoint_minutes, progress, provenance=provenance
-        )
+        checkpoints = CheckpointStore(folder, provenance, config.checkpoint_minutes, progress)
 
     with (
         contextlib.nullcontext() if folder is None else scratch_folder(folder) as scratch,
@@ -125,8 +116,6 @@ def train_matrix(
             if executor.is_leader:
                 plan = _find_or_make_plan(matrix, config, checkpoints, executor, start)
                 estimate_needs(matrix, config, plan, threads, folder, other_memory).announce(folder, progress)
-                if checkpoints is not None:
-                    checkpoints.save_plan(asdict(plan))
             plan = executor.broadcast(plan)
             assert plan is not None
 
@@ -160,7 +149,7 @@ def _find_or_make_plan(
     earlier_plan = None if checkpoints is None else checkpoints.find_plan()
     if checkpoints is None or earlier_plan is None:
         plan = make_plan(matrix, config, executor.min_block_size)
-        if start is not None and config.epochs is None and config.end == "epochs":
+        if start is not None and config.epochs is None and config.stop == "epochs":
             plan = replace(plan, epochs=fewer_epochs(plan.epochs))
         plan = replace(plan, ranks=config.ranks or executor.ranks)
         check_ranks(plan, executor.ranks)
@@ -211,7 +200,7 @@ class _TrainingRun:
         plan = self.plan
         rows, columns = self.matrix.shape
         is_sampled = choose_zeros(self.matrix, self.config, plan.device, self.job.blocks).share < 1
-        if wants_sample(self.config, plan.device, self.job.blocks) and not is_sampled:
+        if self.config.zeros == "sampled" and not is_sampled:
             report("computing all zeros: sampling needs rows and columns sorted by falling frequency")
         reason = ""  # why the CPU was chosen, if the settings leave the device open
         if plan.device == "cpu" and self.config.device == self.config.backend == "auto":
@@ -266,7 +255,7 @@ class _TrainingRun:
     def is_complete(self) -> bool:
         """Return whether all epochs are done, or the last one lowered the mean loss by less than the tolerance."""
         history = self.state.history
-        if self.config.end == "converged" and len(history) >= 2:
+        if self.config.stop == "converged" and len(history) >= 2:
             before = history[-2].mean
             if before - history[-1].mean < self.config.tolerance * before:
                 return True
@@ -292,22 +281,26 @@ class _TrainingRun:
         self.state = replace(self.state, epochs=number + 1, loss=Loss(), history=(*self.state.history, self.state.loss))
         self.done[:] = False
 
-    def remaining_rounds(self) -> list[Round]:
-        """Return the rounds of this epoch that have blocks left, each with its learning rate."""
-        number = self.state.epochs
-        steps_before = number * self.done.size
+    def remaining_rounds(self) -> list[list[Step]]:
+        """Return the rounds of this epoch that have blocks left."""
+        epoch = self.state.epochs
+        steps_before = epoch * self.done.size
         rounds = []
 
-        for blocks in self.order_of_epoch(number):
-            remaining = [block for block in blocks if not self.done[block]]
-            if remaining:
-                rounds.append(Round(number, remaining, self.learning_rate_after(steps_before)))
+        for blocks in self.order_of_epoch(epoch):
+            # All steps of a round have the learning rate of its first one, also after a pause within it. Random numbers
+            # depend on the block and the epoch alone, so that any executor draws the same ones.
+            learning_rate = self.learning_rate_after(steps_before)
+            seed = self.config.seed, 2, epoch
+            steps = [Step(block, learning_rate, (*seed, *block)) for block in blocks if not self.done[block]]
+            if steps:
+                rounds.append(steps)
             steps_before += len(blocks)
         return rounds
 
     def learning_rate_after(self, steps: int) -> float:
         """Return the learning rate after a number of steps; it is constant when training until convergence."""
-        if self.config.end == "epochs":
+        if self.config.stop == "epochs":
             return falling_rate(self.config.learning_rate, steps, self.total_steps)
         return self.config.learning_rate
 
@@ -354,14 +347,10 @@ class _TrainingRun:
     def check_divergence(self) -> None:
         """Raise Diverged if the loss of this epoch is far above its initial value or a parameter is not finite."""
         # With small random vectors a cell loses at least f(x) / 2, and f(x) is at least b0. This bound is usually
-        # enough; computing the initial loss takes longer than an epoch on a GPU. A few huge counts may lie outside the
-        # sample, so that all cells are compared before giving up.
+        # enough; the initial loss of all cells takes longer than an epoch on a GPU.
         loss = self.state.loss
-        if (
-            loss.mean_observed > MAX_GROWTH * self.objective.confidence_base / 2
-            and loss.mean_observed > MAX_GROWTH * self._sampled_initial_loss.mean_observed
-            and loss.observed > MAX_GROWTH * self._full_initial_loss.observed
-        ):
+        bound = MAX_GROWTH * self.objective.confidence_base / 2
+        if loss.mean_observed > bound and loss.observed > MAX_GROWTH * self._initial_loss:
             raise self.diverged(f"the observed loss is {loss.mean_observed:.3g}, far above its initial value")
 
         # The loss does not show overflow: it was computed before the last update, and an accumulator that overflows
@@ -370,11 +359,7 @@ class _TrainingRun:
             raise self.diverged("a vector is not finite")
 
     @cached_property
-    def _sampled_initial_loss(self) -> Loss:
-        return starting_loss(self.matrix, self.objective, SAMPLE_BLOCKS, SAMPLE_CELLS)
-
-    @cached_property
-    def _full_initial_loss(self) -> Loss:
+    def _initial_loss(self) -> float:
         return starting_loss(self.matrix, self.objective)
 
     def diverged(self, problem: str) -> Diverged:
@@ -386,7 +371,8 @@ class _TrainingRun:
         return Diverged(
             f"{problem} by step {self.steps_done:,} of {self.total_steps:,} (epoch {self.state.epochs + 1}): "
             f"the vectors grew without bound; lower learning_rate (now {config.learning_rate:g}) or {advice}. "
-            "The last checkpoint, if any, is unchanged"
+            "The last checkpoint, if any, is unchanged",
+            argument=("learning_rate", "weight_decay"),
         )
 
     def finish(self) -> TrainingResult | None:
@@ -399,7 +385,8 @@ class _TrainingRun:
         vectors = []
         sums = self.matrix.row_sums, self.matrix.column_sums
         for side, order, side_sums in zip(sides, self.job.orders, sums, strict=True):
-            values = _put_in_vocabulary_order(side.vectors, order, self.job.threads)
+            values = np.empty(side.vectors.shape, np.float32)
+            values[order] = side.vectors
             # Without counts, a vector has no gradient except rounding errors. Make it exactly zero.
             values[side_sums <= 0] = 0
             vectors.append(values)
@@ -419,51 +406,28 @@ def _make_order(plan: TrainingPlan, seed: int, epoch: int) -> list[list[Block]]:
     return rounds_in_groups(*blocks, *plan.groups, epoch_seed)
 
 
-def _put_in_vocabulary_order(vectors: Array, order: NDArray[np.int64], threads: int) -> Array:
-    """Return vectors of which row n belongs to feature order[n], as those of feature 0, 1, and so on."""
-    values = np.empty(vectors.shape, np.float32)
+def starting_loss(matrix: Matrix, objective: Objective) -> float:
+    """Return the loss of all observed cells under small random vectors, infinite if there is none.
 
-    def fill(rows: slice) -> None:
-        values[order[rows]] = vectors[rows]
-
-    run_in_chunks(fill, len(order), rows=ROWS_PER_COPY, threads=threads)
-    return values
-
-
-def starting_loss(
-    matrix: Matrix, objective: Objective, max_blocks: float = math.inf, max_cells: float = math.inf
-) -> Loss:
-    """Return the loss of observed cells under small random vectors, over all blocks or a sample of them.
-
-    Dot products of such vectors are within 1 of zero, so that a cell loses at most about f(x) (pmi^2 + 1) / 2. The
-    loss is infinite if there is no observed cell.
+    Dot products of such vectors are within 1 of zero, so that a cell loses at most about f(x) (pmi^2 + 1) / 2.
     """
     row_offset = row_offsets(matrix.row_sums, matrix.total, objective)
     column_offset = column_offsets(matrix.column_sums)
-    height = matrix.row_blocks
-    width = matrix.column_blocks
-    total = Loss()
+    total = 0.0
 
-    # Go along diagonals, so that a sample contains as many different row and column blocks as possible.
-    for n in range(int(min(max_blocks, height * width))):
-        i = n % height
-        j = (i + n // height) % width
+    for i, j in product(range(matrix.row_blocks), range(matrix.column_blocks)):
         cells = matrix.cells(i, j)
-
         # A position packs two indices within the block into 32 bits; a mirrored block is stored transposed.
         rows = cells.positions >> 16
         columns = cells.positions & 0xFFFF
         if cells.mirrored:
             rows, columns = columns, rows
 
-        offsets = row_offset[i::height][rows] + column_offset[j::width][columns]
+        offsets = row_offset[i :: matrix.row_blocks][rows] + column_offset[j :: matrix.column_blocks][columns]
         counts = cells.counts.astype(np.float64)
         squares = observed_targets(counts, offsets) ** 2 + 1
-        total += Loss(float((0.5 * objective.confidence(counts) * squares).sum()), len(counts))
-        if total.observed_cells > max_cells:
-            break
-
-    return total if total.observed else Loss(math.inf, 1)
+        total += float((0.5 * objective.confidence(counts) * squares).sum())
+    return total or math.inf
 
 
 class TrainingMetrics:

@@ -31,6 +31,7 @@ Array = NDArray[np.float64]
 StateArray = NDArray[np.float32]
 ArrayOrTensor = TypeVar("ArrayOrTensor", bound=Any)  # of NumPy or torch
 Optimizer = tuple[float, ...]  # settings of the optimizer: the share of the state that an update keeps
+ADAGRAD: Optimizer = (1.0,)
 
 # Offset of a row or column without counts. It makes the gradient of its cells exactly zero; an infinite offset (from
 # log 0) would give NaN, because infinity minus infinity is undefined.
@@ -188,7 +189,7 @@ def choose_optimizer(config: TrainConfig) -> Optimizer:
 
 
 def update_parameters(
-    vectors: Array, state: Array, gradient: Array, learning_rate: float, optimizer: Optimizer = (1.0,)
+    vectors: Array, state: Array, gradient: Array, learning_rate: float, optimizer: Optimizer = ADAGRAD
 ) -> None:
     """Take an Adagrad step: update vectors and the sums of squared gradients (`state`) in place.
 

@@ -29,6 +29,7 @@ SPARE_DIMS = 16  # additional dimensions make the singular values of a random pr
 MAX_SPECTRUM_CELLS = 10_000_000
 MAX_SPECTRUM_ROWS = 50_000
 CELLS_PER_PIECE = 1 << 22  # cells of the matrix that are read at a time
+BYTES_PER_CELL = 80  # of such a sample while it is read; measured: 65 to 73
 MIN_NOISE = 1e-9
 MIN_UNOBSERVED = 0.01  # share of the cells of a full table that count as not observed
 
@@ -84,9 +85,9 @@ def _choose_zeros(cells: int, density: float) -> dict[str, Any]:
     ratio = min(density / USUAL_DENSITY, MAX_DENSITY_RATIO)
     usual = RECIPES["table"]["train"]
     tiers = {
-        "common": usual["common"] * ratio,
-        "middle": usual["middle"] * math.sqrt(ratio),
-        "share": usual["share"] * ratio,
+        "zeros_common": usual["zeros_common"] * ratio,
+        "zeros_middle": usual["zeros_middle"] * math.sqrt(ratio),
+        "zeros_share": usual["zeros_share"] * ratio,
     }
     return {"zeros": "auto"} | {name: float(f"{value:.6g}") for name, value in tiers.items()}
 
@@ -109,9 +110,10 @@ def choose_popularity(rows: int, cells: int, column_sums: NDArray[np.float64]) -
 def choose_weight_decay(matrix: Matrix, config: TrainConfig) -> float:
     """Return the weight decay of a table; the other settings are those of `config`."""
     step = max(math.ceil(matrix.cell_count / MAX_SPECTRUM_CELLS), math.ceil(matrix.shape[0] / MAX_SPECTRUM_ROWS))
-    # Projections of rows, of columns and of their basis, in float64.
+    # The cells of the sample, and projections of rows, of columns and of their basis, in float64.
+    cells = BYTES_PER_CELL * min(matrix.cell_count // step, MAX_SPECTRUM_CELLS)
     size = config.dim + SPARE_DIMS
-    check_memory("choosing the weight decay", 8 * size * (3 * matrix.shape[0] // step + 2 * matrix.shape[1]))
+    check_memory("choosing the weight decay", cells + 8 * size * (3 * matrix.shape[0] // step + 2 * matrix.shape[1]))
 
     table = read_rows(matrix, step)
     row_sums, column_sums = matrix.row_sums[matrix.row_sums > 0], matrix.column_sums[matrix.column_sums > 0]
@@ -135,9 +137,13 @@ def read_rows(matrix: Matrix, step: int = 1) -> scipy.sparse.coo_array:
 
 def drop_empty(table: scipy.sparse.coo_array) -> scipy.sparse.coo_array:
     """Return a table without the rows and columns that have no cells."""
-    row_ids, rows = np.unique(table.coords[0], return_inverse=True)
-    column_ids, columns = np.unique(table.coords[1], return_inverse=True)
-    return scipy.sparse.coo_array((table.data, (rows, columns)), shape=(len(row_ids), len(column_ids)))
+    coords, shape = [], []
+    for ids, size in zip(table.coords, table.shape, strict=True):
+        has_cells = np.zeros(size, bool)
+        has_cells[ids] = True
+        coords.append((np.cumsum(has_cells) - 1)[ids])
+        shape.append(int(has_cells.sum()))
+    return scipy.sparse.coo_array((table.data, tuple(coords)), shape=tuple(shape))
 
 
 def _noise_of_size(shape: tuple[int, ...], cells: int) -> float:

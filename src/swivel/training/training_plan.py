@@ -1,7 +1,6 @@
 """The training plan: number of blocks and epochs, backend, device, dtype and order of blocks.
 
-A plan is made once from a matrix and a configuration and saved before the first step, so that a resumed run uses the
-same one.
+A plan is made once from a matrix and a configuration. Every checkpoint has it, so that a resumed run uses the same one.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from swivel.config import TrainConfig
 from swivel.counts import Matrix
 from swivel.errors import ConfigError, DamagedFolder, TrainingError
 from swivel.runtime.estimates import ResourceEstimate
-from swivel.training.backends import BackendConfig, ZeroSampling, choose_backend, choose_dtype
-from swivel.training.backends.base import DeviceLoad
-from swivel.training.backends.select import choose_groups
+from swivel.runtime.resources import parse_bytes
+from swivel.training.backends import BackendSettings, ZeroSampling, choose_backend, choose_dtype
 from swivel.training.checkpoint import saved_bytes
+from swivel.training.objective import Objective, choose_optimizer, find_unit_offsets
 from swivel.training.schedule import (
     MAX_BLOCK_SIZE,
     MAX_BLOCK_SIZE_ON_GPU,
@@ -29,11 +28,14 @@ from swivel.training.schedule import (
     is_sorted_enough,
 )
 
-MAX_EPOCHS = 100  # with end="converged"
+MAX_EPOCHS = 100  # with stop="converged"
 # Default share of rows and columns whose zeros are all computed. A GPU computes more cells in tiles faster than it
 # gathers the observed cells that lie between them.
 COMMON = {"cpu": 0.03}
 COMMON_ON_GPU = 0.1
+# Observed cells that are not in the sample are gathered one by one. Above this density that takes a CPU longer than
+# computing all cells in tiles: 1.0 times as long at .36, 1.5 at .64, 2.2 at .88 (10 MB of text, recipe fast, d = 300).
+MAX_SAMPLED_DENSITY = 1 / 3
 SAMPLED_COST = 1.9  # time of a cell of a sample against one of all cells: 18.6 % of them took 35 % of the time
 # Copies of all vectors and accumulators in memory: those being trained, those gathered for a checkpoint or the result,
 # and the combined rows and columns. Measured: 3.0 at 98,695 rows and columns, d = 50 and 150, on CPU cores.
@@ -75,17 +77,23 @@ def make_plan(matrix: Matrix, config: TrainConfig, min_block_size: int = 1) -> T
 
     if config.epochs:
         epochs = config.epochs
-    elif config.end == "converged":
+    elif config.stop == "converged":
         epochs = MAX_EPOCHS
     else:
         epochs = default_epochs(row_blocks, column_blocks, config.updates_per_vector)
 
-    load = describe_load(matrix, config, (row_blocks, column_blocks), device)
+    plan = TrainingPlan(row_blocks, column_blocks, epochs, backend, device, dtype="float32")
+    settings = backend_settings(matrix, config, plan)
     block_size = math.ceil(columns / column_blocks)
-    cells = float(rows) * columns * epochs * _relative_cost(load.zeros, math.ceil(rows / row_blocks), block_size)
+    cells = float(rows) * columns * epochs * _relative_cost(settings.zeros, math.ceil(rows / row_blocks), block_size)
     dtype = choose_dtype(config, backend, device, cells=cells, block_size=block_size)
-    groups = choose_groups(backend, load, BackendConfig(device, dtype, memory=config.device_memory))
-    return TrainingPlan(row_blocks, column_blocks, epochs, backend, device, dtype, groups)
+    if backend != "triton":
+        return replace(plan, dtype=dtype)
+
+    from swivel.training.backends.triton.memory_plan import choose_groups
+
+    starts = block_starts(rows, row_blocks), block_starts(columns, column_blocks)
+    return replace(plan, dtype=dtype, groups=choose_groups(replace(settings, dtype=dtype), starts, config.dim))
 
 
 def _relative_cost(zeros: ZeroSampling, rows: int, columns: int) -> float:
@@ -93,40 +101,55 @@ def _relative_cost(zeros: ZeroSampling, rows: int, columns: int) -> float:
     return min(SAMPLED_COST * zeros.computed_share(rows, columns), 1.0)
 
 
-def describe_load(matrix: Matrix, config: TrainConfig, blocks: tuple[int, int], device: str) -> DeviceLoad:
-    """Return the sizes that determine how much device memory a run needs."""
-    rows, columns = matrix.shape
-    starts = block_starts(rows, blocks[0]), block_starts(columns, blocks[1])
+def backend_settings(matrix: Matrix, config: TrainConfig, plan: TrainingPlan, threads: int = 1) -> BackendSettings:
+    """Return the settings of a run's backend."""
+    blocks = plan.row_blocks, plan.column_blocks
+    objective = Objective.from_config(config)
 
     # A symmetric matrix stores half of its cells. The device needs both halves unless its blocks are symmetric, too.
     stored = matrix.stored
-    is_halved = stored.symmetric and blocks[0] == blocks[1]
+    is_halved = stored.symmetric and plan.row_blocks == plan.column_blocks
     cells = int(stored.offsets[-1])
     if stored.symmetric and not is_halved:
         cells *= 2
 
-    return DeviceLoad(starts, config.dim, choose_zeros(matrix, config, device, blocks), cells, is_halved)
+    return BackendSettings(
+        objective=objective,
+        zeros=choose_zeros(matrix, config, plan.device, blocks),
+        weight_decay=config.weight_decay,
+        optimizer=choose_optimizer(config),
+        decay_power=config.decay_power,
+        unit_offsets=find_unit_offsets(matrix.total, objective),
+        cells=cells,
+        is_halved=is_halved,
+        groups=plan.groups,
+        device=plan.device,
+        dtype=plan.dtype,
+        threads=threads,
+        memory=None if config.device_memory is None else parse_bytes(config.device_memory, "device_memory"),
+    )
 
 
 def choose_zeros(matrix: Matrix, config: TrainConfig, device: str, blocks: tuple[int, int]) -> ZeroSampling:
     """Return which zeros are computed: all of them, or a sample if rows and columns are sorted by frequency."""
-    if not wants_sample(config, device, blocks):
+    common = config.zeros_common or COMMON.get(device, COMMON_ON_GPU)
+    is_wanted = config.zeros == "sampled" or (
+        config.zeros == "auto" and is_sample_faster(matrix, config, device, blocks)
+    )
+    if not is_wanted or not all(is_sorted_enough(sums, common) for sums in (matrix.row_sums, matrix.column_sums)):
         return ZeroSampling()
-
-    common = config.common or COMMON.get(device, COMMON_ON_GPU)
-    if not (is_sorted_enough(matrix.row_sums, common) and is_sorted_enough(matrix.column_sums, common)):
-        return ZeroSampling()
-    return ZeroSampling(common, max(config.middle, common), config.share, config.sample_rows)
+    return ZeroSampling(common, max(config.zeros_middle, common), config.zeros_share, config.sample_rows)
 
 
-def wants_sample(config: TrainConfig, device: str, blocks: tuple[int, int]) -> bool:
-    """Return whether to sample zeros. By default a GPU does so only if a round has many blocks, a CPU if it has two."""
-    if config.zeros != "auto":
-        return config.zeros == "sampled"
-    is_gpu = device.startswith("cuda")
-    if config.sample_rows is not None:
-        return not is_gpu  # The kernels of a GPU compute all zeros sooner than samples of a few rows.
-    return min(blocks) >= (MIN_BLOCKS_TO_SAMPLE if is_gpu else 2)
+def is_sample_faster(matrix: Matrix, config: TrainConfig, device: str, blocks: tuple[int, int]) -> bool:
+    """Return whether a sample of the zeros takes less time than all: on a GPU only if a round has many blocks."""
+    has_small_samples = config.sample_rows is not None
+    if device.startswith("cuda"):
+        # The kernels of a GPU compute all zeros sooner than samples of a few rows.
+        return not has_small_samples and min(blocks) >= MIN_BLOCKS_TO_SAMPLE
+    rows, columns = matrix.shape
+    is_dense = matrix.cell_count > MAX_SAMPLED_DENSITY * rows * columns
+    return not is_dense and (has_small_samples or min(blocks) >= 2)
 
 
 def estimate_needs(
@@ -180,7 +203,8 @@ def check_ranks(plan: TrainingPlan, processes: int) -> None:
     if plan.ranks > max(plan.row_blocks, processes):
         raise ConfigError(
             f"ranks must be at most {plan.row_blocks:,}, the number of row blocks, got {plan.ranks:,}; "
-            "use fewer ranks, or a smaller block_size"
+            "use fewer ranks, or a smaller block_size",
+            argument=("ranks", "block_size"),
         )
 
 

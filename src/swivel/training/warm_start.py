@@ -12,6 +12,8 @@ columns, a close estimate), but takes longer: several matrix products per row, w
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import scipy.sparse
 import torch
@@ -49,7 +51,7 @@ def add_new_words(matrix: Matrix, start: WarmStart, config: TrainConfig, *, thre
         rows, solved = _solve(counts, start.vectors[1 - side], parts, decays, config, threads)
         ids.append(np.concatenate([start.ids[side], new[rows]]))
         vectors.append(np.concatenate([start.vectors[side], solved]))
-    return WarmStart((ids[0], ids[1]), (vectors[0], vectors[1]), start.fingerprint)
+    return replace(start, ids=(ids[0], ids[1]), vectors=(vectors[0], vectors[1]))
 
 
 def _gather_counts(

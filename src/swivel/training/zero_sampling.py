@@ -63,6 +63,7 @@ class ZeroSampling:
 
     def panels(self, rows: int, columns: int, seed: Sequence[int]) -> Iterator[RowPanel]:
         """Yield the panels of one step; every row of the block is in exactly one panel."""
+        # The tier of common rows, which is never sampled, has number -1: the sampled ones count from 0, as on a GPU.
         for number, (tier, strides) in enumerate(self.tiers(rows, columns), -1):
             if strides is None:
                 yield RowPanel(tier.start, tier.stop)
@@ -72,6 +73,7 @@ class ZeroSampling:
             starts, lengths = strides
             weights = lengths.astype(np.float32)
             first = step_fraction(seed, number)
+            # One random number per tier and step: all strides take their column at the same relative position.
             for panel, (start, stop) in enumerate(self._split_rows(tier)):
                 ids = (starts + spread_fraction(first, panel) * lengths).astype(np.int64)
                 yield RowPanel(start, stop, ids, weights)
@@ -122,14 +124,15 @@ class ZeroSampling:
         The columns of a tier are taken at equal distances from a random start (systematic sampling). All of them have
         the same probability, and all frequencies are represented.
         """
-        # Each common column is a stride of length 1.
+        # Each common column is a stride of length 1: it is always taken, and its zeros have the weight 1.
         common = self.count_common(columns)
         starts: list[NDArray[np.float64]] = [np.arange(common, dtype=np.float64)]
         lengths: list[NDArray[np.float64]] = [np.ones(common)]
 
         for start, stop, rank in self._sampled_tiers(columns):
             size = stop - start
-            # The probability share / (r s) times the size of the tier, but at least one column and at most all.
+            # The probability share / (r s) times the size of the tier, but at least one column and at most all. A tier
+            # without any column would make the gradient of its zeros biased.
             count = min(size, max(1, round(size * self.share / (row_rank * rank))))
             starts.append(np.asarray(start + np.arange(count) * (size / count), np.float64))
             lengths.append(np.full(count, size / count))
@@ -159,6 +162,7 @@ def random_fraction(seed: Sequence[int]) -> float:
 
     The quality equals that of a NumPy generator, but creating one takes too long for a single step.
     """
+    # Each part is added to the mixed state of the parts before it, so that (1, 2) and (2, 1) give different numbers.
     state = 0
     for part in seed:
         state = (state + part + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
@@ -166,4 +170,5 @@ def random_fraction(seed: Sequence[int]) -> float:
         state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
         state ^= state >> 31
 
+    # A double has a mantissa of 53 bits: the quotient is exact, and below 1.
     return (state >> 11) / (1 << 53)

@@ -177,7 +177,7 @@ class ColumnRanking:
         if popularity is None:
             popularity = default_popularity(rows, len(columns))
         if not math.isfinite(popularity):
-            raise ConfigError(f"popularity must be a finite number, got {popularity}")
+            raise ConfigError(f"popularity must be a finite number, got {popularity}", argument="popularity")
 
         self.popularity = popularity
         self.is_empty = np.asarray(column_sums) <= 0  # columns without counts are never recommended

@@ -238,7 +238,8 @@ def _choose_words(models: Sequence[Vectors], config: CompareConfig) -> list[str]
 
     if not words:
         raise ConfigError(
-            f"the models share no word that has a vector and at least {config.min_count} occurrences: lower min_count"
+            f"the models share no word that has a vector and at least {config.min_count} occurrences: lower min_count",
+            argument="min_count",
         )
     return words[: config.top]
 

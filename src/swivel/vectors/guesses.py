@@ -45,7 +45,7 @@ class Guesser:
         self._subwords = subwords
 
         # Words without counts, and vectors that are not finite, say nothing about others.
-        is_used = np.asarray(vectors.any(axis=1) & np.isfinite(vectors).all(axis=1))
+        is_used: NDArray[np.bool_] = np.asarray(vectors.any(axis=1) & np.isfinite(vectors).all(axis=1))
         hashes, starts = hash_ngrams(words, subwords.min_n, subwords.max_n)
         owners = np.repeat(np.arange(len(words), dtype=np.int32), np.diff(starts))
         hashes, owners = hashes[is_used[owners]], owners[is_used[owners]]

@@ -67,7 +67,7 @@ def best_ids(scores: Floats, count: int) -> NDArray[np.intp]:
     # Selecting costs more than one look at each score, so only the groups with the highest maxima are searched: their
     # maxima are `count` scores that no member of another group exceeds. Groups with an equal maximum may win a tie.
     groups = len(scores) // _GROUP_SIZE
-    candidates = np.arange(len(scores))
+    candidates: NDArray[np.intp] = np.arange(len(scores))
     if groups > count:
         peaks = scores[: groups * _GROUP_SIZE].reshape(groups, _GROUP_SIZE).max(axis=1)
         best_groups = np.flatnonzero(peaks >= np.partition(peaks, groups - count)[groups - count])
@@ -79,7 +79,8 @@ def best_ids(scores: Floats, count: int) -> NDArray[np.intp]:
     threshold = np.partition(values, len(values) - count)[len(values) - count]
     is_best = (values >= threshold) & (values > -np.inf)
     order = np.argsort(-values[is_best], kind="stable")[:count]
-    return np.asarray(candidates[is_best][order])
+    best: NDArray[np.intp] = candidates[is_best][order]
+    return best
 
 
 def best_of_each(scores: Floats, count: int) -> tuple[NDArray[np.intp], Floats]:
@@ -135,4 +136,4 @@ def shift_cosine(cosine: Floats) -> Floats:
 def check_count(count: int) -> None:
     """Raise ConfigError if a number of results is not a positive integer."""
     if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
-        raise ConfigError(f"count must be a positive integer, got {count!r}")
+        raise ConfigError(f"count must be a positive integer, got {count!r}", argument="count")

@@ -89,7 +89,7 @@ def weigh_words(counts: NDArray[np.int64], smoothing: float) -> Floats:
     [0.25, 0.5]
     """
     if not smoothing > 0:
-        raise ConfigError(f"smoothing must be a positive number, got {smoothing!r}")
+        raise ConfigError(f"smoothing must be a positive number, got {smoothing!r}", argument="smoothing")
     total = counts.sum()
     if total == 0 or np.isinf(smoothing):
         return np.ones(len(counts), np.float32)
@@ -99,7 +99,7 @@ def weigh_words(counts: NDArray[np.int64], smoothing: float) -> Floats:
 def find_common_components(vectors: Vectors, weights: Floats, components: int) -> Floats:
     """Return the first singular vectors of random texts, of shape (components, dim); none without counts."""
     if isinstance(components, bool) or not isinstance(components, (int, np.integer)) or components < 0:
-        raise ConfigError(f"components must be an integer of 0 or more, got {components!r}")
+        raise ConfigError(f"components must be an integer of 0 or more, got {components!r}", argument="components")
     counts = vectors.vocabulary.counts
     if not components or not counts.any():
         return np.zeros((0, vectors.dim), np.float32)

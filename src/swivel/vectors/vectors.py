@@ -373,7 +373,7 @@ class Vectors:
         if among == "columns":
             return self._nearest_columns(query, minus, count)
         if among != "rows":
-            raise ConfigError(f"among must be 'rows' or 'columns', got {among!r}")
+            raise ConfigError(f"among must be 'rows' or 'columns', got {among!r}", argument="among")
 
         try:
             total, plus, less = resolve_query(self, query, minus)
@@ -426,7 +426,7 @@ class Vectors:
         with each cosine mapped to [0, 1] (Levy and Goldberg, 2014), and returns that score as `similarity`.
         """
         if method not in METHODS:
-            raise ConfigError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+            raise ConfigError(f"method must be one of {', '.join(METHODS)}, got {method!r}", argument="method")
         if method == "3cosadd":
             return self.nearest([b, c], minus=[a], count=count)
 

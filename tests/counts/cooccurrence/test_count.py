@@ -22,7 +22,6 @@ from numpy.typing import ArrayLike
 
 from count_strategies import configs, corpora
 from stored import folder_of
-from swivel import storage
 from swivel.config import CountConfig
 from swivel.corpus.vocabulary import BREAK, GAP, Vocabulary
 from swivel.counts import Matrix, open_matrix
@@ -30,7 +29,7 @@ from swivel.counts import block_layout as matrix_layout
 from swivel.counts.cooccurrence import column_vocabulary, count_tokens
 from swivel.counts.cooccurrence import corpus_count as counting
 from swivel.counts.cooccurrence import count_plan as planning
-from swivel.counts.cooccurrence.windows import part_names, window_weights
+from swivel.counts.cooccurrence.windows import part_names, window_unit, window_weights
 from swivel.errors import CountsError, FolderExists, MemoryBudgetError, StorageError
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT, SilentProgress, Task
@@ -127,7 +126,7 @@ def count(
 
 @pytest.fixture(autouse=True)
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "flush", lambda path: None)
+    monkeypatch.setattr("swivel.storage.files.flush", lambda path: None)
 
 
 @pytest.fixture
@@ -186,10 +185,10 @@ def test_files_do_not_depend_on_chunks_threads_and_capacity(tmp_path: Path, smal
 @pytest.mark.parametrize("chunk", [10**6, 700])
 def test_counts_past_32_bits_are_exact(tmp_path: Path, chunk: int) -> None:
     config = CountConfig(window=20)
-    weights = window_weights(config)
+    weights, _ = window_weights(config)
     length = 2_000
     matrix = count(tmp_path / "m", [0] * length, config, chunk=chunk, words=2)
-    expected = 2 * sum(int(weight) * (length - distance) for distance, weight in enumerate(weights.left, 1))
+    expected = 2 * sum(int(weight) * (length - distance) for distance, weight in enumerate(weights, 1))
     assert expected > 1 << 32
     assert matrix.units(0, 0)[1].tolist() == [expected]
     assert matrix.row_sums_units.tolist() == [expected, 0]
@@ -346,14 +345,26 @@ def test_a_finished_matrix_is_not_overwritten_by_default(tmp_path: Path) -> None
     ],
 )
 def test_weights_are_integers_in_the_unit(config: CountConfig, unit: int, left: list[int]) -> None:
-    weights = window_weights(config)
-    assert (weights.unit, weights.left.tolist()) == (unit, left)
+    assert (window_unit(config), window_weights(config)[0].tolist()) == (unit, left)
+
+
+@pytest.mark.parametrize("weight", ["harmonic", "linear", "uniform"])
+@pytest.mark.parametrize("window", [10**9, 10**20])
+def test_a_window_that_is_wider_than_any_unit_needs_no_memory(tmp_path: Path, weight: str, window: int) -> None:
+    config = CountConfig(window=window, weight=weight, columns="directional")
+    matrix = count(tmp_path / "m", [0, 1, int(BREAK), 1, 1, 0], config)
+    whole = 1 if weight == "uniform" else 1 << 20  # units
+    far = whole // 2 if weight == "harmonic" else whole
+    assert matrix.to_scipy().toarray()[:2, :4].tolist() == [
+        [0.0, 0.0, (whole + far) / whole, 1.0],
+        [1.0, (whole + far) / whole, 1.0, 1.0],
+    ]
 
 
 def test_a_window_without_a_small_common_unit_gets_a_binary_one() -> None:
-    weights = window_weights(CountConfig(window=40))
-    assert weights.unit == 1 << 20
-    assert weights.right.tolist() == [round((1 << 20) / distance) for distance in range(1, 41)]
+    config = CountConfig(window=40)
+    assert window_unit(config) == 1 << 20
+    assert window_weights(config)[1].tolist() == [round((1 << 20) / distance) for distance in range(1, 41)]
 
 
 @pytest.mark.parametrize(

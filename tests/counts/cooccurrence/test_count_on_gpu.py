@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from stored import folder_of
-from swivel import storage
 from swivel.config import CountConfig
 
 pytest.importorskip("numba")  # needed by counting on the CPU
@@ -17,7 +16,7 @@ from device_counts import compare_writers, count_on_cores, count_on_device, dige
 
 @pytest.fixture(autouse=True)
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "flush", lambda path: None)
+    monkeypatch.setattr("swivel.storage.files.flush", lambda path: None)
 
 
 def test_triton_writes_the_same_pairs_under_its_interpreter() -> None:

@@ -27,7 +27,6 @@ from device_counts import (
     make_vocabulary,
 )
 from stored import folder_of
-from swivel import storage
 from swivel.config import CountConfig
 from swivel.corpus import BREAK, GAP
 from swivel.counts import block_layout as matrix_layout
@@ -36,7 +35,6 @@ from swivel.counts.cooccurrence import choose_device, count_tokens, prepare_devi
 from swivel.counts.cooccurrence import corpus_count as count
 from swivel.counts.cooccurrence.gpu import counter as device
 from swivel.counts.cooccurrence.gpu import device_plan
-from swivel.counts.cooccurrence.gpu import pair_sums as cells
 from swivel.counts.cooccurrence.gpu import pairs as device_pairs
 from swivel.counts.cooccurrence.gpu.counter import warm_up
 from swivel.counts.cooccurrence.gpu.device_plan import estimate_pairs, make_rules, share_memory, split_shards
@@ -47,7 +45,7 @@ from swivel.runtime.progress import SilentProgress, Task
 
 @pytest.fixture(autouse=True)
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "flush", lambda path: None)
+    monkeypatch.setattr("swivel.storage.files.flush", lambda path: None)
 
 
 @pytest.fixture
@@ -108,7 +106,7 @@ def test_groups_with_more_pairs_than_estimated_are_split(
 
     def sum_pairs(keys: torch.Tensor, counts: torch.Tensor, rules: device_plan.PairRules) -> object:
         sizes.append(int(counts.sum()))
-        return cells.sum_pairs(keys, counts, rules)
+        return device_pairs.sum_pairs(keys, counts, rules)
 
     monkeypatch.setattr(device, "sum_pairs", sum_pairs)
     assert digest(folder_of(count_on_device(tmp_path / "device", ids, config, words=20))) == expected
@@ -120,7 +118,7 @@ def test_counts_past_32_bits_are_exact(tmp_path: Path, small_blocks: None, memor
     config = CountConfig(window=20)
     length = 2_000
     matrix = count_on_device(tmp_path / "m", [0] * length, config, words=2, device_memory=memory)
-    weights = window_weights(config).left
+    weights, _ = window_weights(config)
     expected = 2 * sum(int(weight) * (length - distance) for distance, weight in enumerate(weights, 1))
     assert expected > 1 << 32
     assert matrix.units(0, 0)[1].tolist() == [expected]
@@ -268,7 +266,7 @@ def test_a_small_corpus_is_counted_on_the_cpu_unless_a_device_is_given() -> None
 def test_a_device_is_initialized_only_if_there_may_be_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     started: list[str] = []
     monkeypatch.setattr(threading.Thread, "start", lambda thread: started.append(thread.name))
-    monkeypatch.setattr(count, "_WAKINGS", {})
+    monkeypatch.setattr(count, "_WAKING", {})
     monkeypatch.setattr("swivel.runtime.resources._CUDA_DEVICES", (str(tmp_path / "nothing"),))
     prepare_device(CountConfig(device="auto"))
     assert started == []
@@ -282,7 +280,7 @@ def test_a_device_is_initialized_only_if_there_may_be_one(monkeypatch: pytest.Mo
 
 
 def test_only_a_device_that_was_asked_for_must_be_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(count, "_WAKINGS", {})
+    monkeypatch.setattr(count, "_WAKING", {})
     monkeypatch.setattr("swivel.runtime.resources._CUDA_DEVICES", (str(tmp_path),))
     monkeypatch.setattr(threading.Thread, "start", lambda thread: thread.run())
     prepare_device(CountConfig(device="auto"))()
@@ -294,7 +292,7 @@ def test_only_a_device_that_was_asked_for_must_be_there(monkeypatch: pytest.Monk
 def test_a_broken_device_is_refused_before_all_the_text_is_read(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(count, "_WAKINGS", {})
+    monkeypatch.setattr(count, "_WAKING", {})
     monkeypatch.setattr("swivel.runtime.resources._CUDA_DEVICES", (str(tmp_path),))
     monkeypatch.setattr(threading.Thread, "start", start_at_once(threading.Thread.start))
     numbers = iter(range(1000))
@@ -311,7 +309,7 @@ def test_a_device_that_failed_is_tried_again(monkeypatch: pytest.MonkeyPatch, tm
         if error is not None:
             raise error
 
-    monkeypatch.setattr(count, "_WAKINGS", {})
+    monkeypatch.setattr(count, "_WAKING", {})
     monkeypatch.setattr("swivel.runtime.resources._CUDA_DEVICES", (str(tmp_path),))
     monkeypatch.setattr(threading.Thread, "start", start_at_once(threading.Thread.start))
     monkeypatch.setattr("swivel.counts.cooccurrence.gpu.counter.open_device", open_next)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import sys
+import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from swivel.corpus import digest_sources
 from swivel.counts.importers.context import ImportChunk
 from swivel.counts.importers.spill import CellSpill
 from swivel.errors import ConfigError, CountsError, FolderExists, MemoryBudgetError, MissingExtra, StorageError
+from swivel.runtime.options import RunOptions
 
 REFUSED_TEXT = {
     "a\tx\t-1\n": "a.tsv, line 1: the count -1 is negative",
@@ -62,7 +66,7 @@ def test_lines_after_a_header_have_their_number(tmp_path: Path) -> None:
 
 
 def test_very_long_lines_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swivel.counts.importers.lines.MAX_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr("swivel.corpus.text_lines.MAX_LINE_BYTES", 1 << 20)
     with pytest.raises(CountsError, match="line 1: longer than 1,048,576 bytes"):
         swivel.import_counts(write_text(tmp_path / "a.tsv", b"x" * (3 << 20)))
 
@@ -384,13 +388,12 @@ def test_too_many_labels_for_the_memory_are_refused(tmp_path: Path) -> None:
         swivel.import_counts(file, options=swivel.RunOptions(memory="1MB"))
 
 
-def test_ids_beyond_32_bits_are_refused(tmp_path: Path) -> None:
+def test_ids_beyond_32_bits_are_refused() -> None:
     rows = np.array([0, 2**32])
     columns = np.array([0, 1])
-    spill = CellSpill(tmp_path)
+    spill = CellSpill(None)
     with pytest.raises(CountsError, match="cell 1: more than 4,294,967,296 rows or columns"):
         spill.add(ImportChunk(rows, columns, None, lambda index: f"cell {index}"))
-    spill.close()
 
 
 def test_errors_of_the_system_are_one_line_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -422,3 +425,57 @@ def test_refused_import_keeps_the_result_of_another_process(tmp_path: Path, monk
     with pytest.raises(FolderExists):
         swivel.import_counts([("tea", "sugar", 1)], out)
     assert swivel.open_matrix(out).count("tea", "milk") == 2
+
+
+@pytest.mark.parametrize(
+    "error", [zlib.error("Error -4 while decompressing data"), OSError(errno.ENOMEM, "no memory"), MemoryError()]
+)
+def test_an_archive_beyond_memory_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    scipy.sparse.save_npz(tmp_path / "a.npz", scipy.sparse.csr_array(np.eye(3)))
+
+    def fail(*_: Any) -> bytes:
+        raise error
+
+    monkeypatch.setattr(zipfile.ZipExtFile, "read", fail)
+    with pytest.raises(MemoryBudgetError, match=r"a\.npz: there is not enough memory to decompress it"):
+        swivel.import_counts(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("comment", ["\udcff", "#\ud800"])
+def test_a_comment_that_no_file_has_is_refused(comment: str) -> None:
+    with pytest.raises(ConfigError, match="comment must be text that UTF-8 can encode, got"):
+        swivel.import_counts([("a", "b")], comment=comment)
+
+
+@pytest.mark.parametrize("window", [10**9, 10**20])
+def test_a_window_beyond_all_baskets_counts_all_pairs(window: int) -> None:
+    wide = swivel.import_counts([["a", "b", "c"], ["a", "c"]], format="baskets", window=window)
+    assert wide.count("a", "c") == pytest.approx(1.5)
+    assert wide.count("a", "b") == pytest.approx(1.0)
+
+
+def test_labels_of_few_columns_leave_their_memory_to_the_rows() -> None:
+    """All labels may take half of the memory, and the message names their share."""
+    triples = [(f"row {number:06}", f"column {number % 100}", 1) for number in range(20_000)]
+    memory = 10 * 1024 * 1024
+    assert swivel.import_counts(triples, options=RunOptions(memory=memory)).shape == (20_000, 100)
+    with pytest.raises(MemoryBudgetError, match=r"labels take 5\.0 MiB, more than half of the memory of 10\.0 MiB"):
+        swivel.import_counts(
+            [*triples, *((f"more {n}", "x", 1) for n in range(20_000))], options=RunOptions(memory=memory)
+        )
+
+
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [
+        ([1e-18, 5e-18], r"counts from 1e-18 to 5e-18 are too small for an exact sum .*; scale them"),
+        ([1e-19, 1e-18], r"counts from 1e-19 to 1e-18 are too small"),
+        ([1e-18, 1e6], r"counts from 1e-18 to 1e\+06 are too far apart for an exact sum"),
+        ([1e-5, 1e16 + 2], r"are too far apart"),
+    ],
+)
+def test_counts_without_an_exact_sum_are_refused_with_the_reason(counts: list[float], message: str) -> None:
+    with pytest.raises(CountsError, match=message):
+        swivel.import_counts([("a", str(number), count) for number, count in enumerate(counts)])

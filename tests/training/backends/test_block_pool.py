@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from swivel.errors import TrainingError
-from swivel.training.backends import BackendConfig, ParameterBlock, StepSettings, ZeroSampling
+from swivel.training.backends import BackendSettings, ParameterBlock, ZeroSampling
 from swivel.training.objective import Objective
 from swivel.training.schedule import block_starts
 
@@ -19,8 +19,7 @@ DIM = 5
 
 
 def make_backend(capacity: tuple[int, int], memory: int | None = None) -> TritonBackend:
-    settings = StepSettings(Objective(), ZeroSampling(), 0.0)
-    backend = TritonBackend(settings, BackendConfig("cpu", "float32", memory=memory))
+    backend = TritonBackend(BackendSettings(Objective(), ZeroSampling(), 0.0, memory=memory))
     backend.hold_some(STARTS, DIM, capacity)
     return backend
 

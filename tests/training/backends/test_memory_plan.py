@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swivel.config import TrainConfig
 from swivel.counts import Matrix
 from swivel.errors import DamagedFolder, TrainingError
-from swivel.runtime.progress import SilentProgress
 from swivel.training import training_plan as planning
-from swivel.training.backends import ZeroSampling
-from swivel.training.backends.base import DeviceLoad
+from swivel.training.backends import BackendSettings, ZeroSampling
 from swivel.training.loop import TrainingResult, train_matrix
+from swivel.training.objective import Objective
 from swivel.training.schedule import block_starts, group_starts, rounds_in_groups
+from swivel.training.training_plan import TrainingPlan
 
 pytest.importorskip("triton")
 from streaming_runs import DIM, ZEROS, PlainLauncher, each_kind, each_zeros, make_needs
 from swivel.training.backends.triton import backend as triton_backend
-from swivel.training.backends.triton.backend import estimate_device_memory
 from swivel.training.backends.triton.memory_plan import Banks, DeviceMemoryEstimate, arrange, choose_order
-from swivel.training.backends.triton.slot_layout import KernelTile
+from training_runs import RunRecorder
 
 blocks = st.integers(1, 12)
 seeds = st.tuples(st.integers(0, 2**32), st.integers(0, 9))
@@ -109,7 +105,8 @@ def test_order_is_in_groups_only_if_not_all_parameters_fit(kind: str, zeros: Zer
 @settings(max_examples=40)
 def test_chosen_groups_fit(rows: int, columns: int, share: float, sampled: bool) -> None:
     starts = block_starts(300 * rows + 1, rows), block_starts(200 * columns, columns)
-    needs = DeviceMemoryEstimate(DeviceLoad(starts, 50, ZEROS["sampled" if sampled else "all"], 10**7), KernelTile(), 2)
+    zeros = ZEROS["sampled" if sampled else "all"]
+    needs = DeviceMemoryEstimate(BackendSettings(Objective(), zeros, 0.0, cells=10**7, dtype="bfloat16"), starts, 50)
     memory = int(share * needs.min_bytes(None, (1, 1)))
     smallest = needs.min_bytes((1, 1), (1, 1))
     if memory < smallest:
@@ -124,9 +121,8 @@ def test_chosen_groups_fit(rows: int, columns: int, share: float, sampled: bool)
 
 def test_more_memory_never_makes_groups_that_move_more() -> None:
     starts = block_starts(97 * 4096, 97)
-    needs = DeviceMemoryEstimate(
-        DeviceLoad((starts, starts), 300, ZeroSampling(), 10**9, is_halved=True), KernelTile(), 2
-    )
+    settings = BackendSettings(Objective(), ZeroSampling(), 0.0, cells=10**9, is_halved=True, dtype="bfloat16")
+    needs = DeviceMemoryEstimate(settings, (starts, starts), 300)
     whole = needs.min_bytes(None, (1, 1))
     chosen = [choose_order(needs, int(share * whole)) for share in (0.3, 0.5, 0.7, 0.9, 1.0)]
     assert chosen[-1] is None
@@ -168,25 +164,6 @@ def test_banks_are_consecutive() -> None:
 CONFIG = TrainConfig(dim=DIM, block_size=21, epochs=3, backend="triton", device="cpu", checkpoint_minutes=0)
 
 
-class Stopping(SilentProgress):
-    """Sends SIGINT after `after` rounds, and records messages."""
-
-    def __init__(self, after: int = -1) -> None:
-        self.left = after
-        self.lines: list[str] = []
-
-    def begin(self, job: str, total: float | None, unit: str) -> Any:
-        return self
-
-    def advance(self, amount: float = 1, note: str = "") -> None:
-        self.left -= 1 if note else 0
-        if note and self.left == 0:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    def message(self, text: str) -> None:
-        self.lines.append(text)
-
-
 @pytest.fixture
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the triton backend be chosen on a CPU, with steps that use no kernels."""
@@ -195,9 +172,9 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton_backend, "StepLauncher", PlainLauncher)
 
 
-def train(matrix: Matrix, folder: Path, memory: int | None, progress: Stopping | None = None) -> TrainingResult:
+def train(matrix: Matrix, folder: Path, memory: int | None, progress: RunRecorder | None = None) -> TrainingResult:
     config = replace(CONFIG, device_memory=None if memory is None else str(memory))
-    trained = train_matrix(matrix, config, folder=folder, threads=1, progress=progress or Stopping())
+    trained = train_matrix(matrix, config, folder=folder, threads=1, progress=progress or RunRecorder())
     assert trained is not None
     return trained
 
@@ -207,23 +184,23 @@ def bits_of(trained: TrainingResult) -> tuple[bytes, bytes, Any, Any]:
 
 
 def memory_of(matrix: Matrix, groups: tuple[int, int]) -> int:
-    load = planning.describe_load(matrix, CONFIG, (3, 3), "cpu")
-    needs = estimate_device_memory(load, torch.device("cpu"), torch.float32)
-    return needs.min_bytes(groups, (1, 1))
+    settings = planning.backend_settings(matrix, CONFIG, TrainingPlan(3, 3, 1, "triton", "cpu", "float32"))
+    starts = block_starts(matrix.shape[0], 3), block_starts(matrix.shape[1], 3)
+    return DeviceMemoryEstimate(settings, starts, CONFIG.dim).min_bytes(groups, (1, 1))
 
 
 @pytest.mark.usefixtures("on_cpu")
 def test_training_with_a_memory_limit_is_planned_once_and_resumed_exactly(planted: Matrix, tmp_path: Path) -> None:
     memory = memory_of(planted, (1, 1))
-    progress = Stopping()
+    progress = RunRecorder()
     whole = train(planted, tmp_path / "whole", memory, progress)
     assert whole.plan.groups is not None
     assert "parameters swapped between device and host memory" in progress.lines[-1]
 
     for number, later in enumerate((memory, None)):
         with pytest.raises(KeyboardInterrupt):
-            train(planted, tmp_path / str(number), memory, Stopping(4))
-        again = Stopping()
+            train(planted, tmp_path / str(number), memory, RunRecorder(4))
+        again = RunRecorder()
         assert bits_of(train(planted, tmp_path / str(number), later, again)) == bits_of(whole)
         assert any(line.startswith("resuming after") for line in again.lines)
         assert ("parameters swapped" in again.lines[-1]) is (later is not None)
@@ -231,7 +208,7 @@ def test_training_with_a_memory_limit_is_planned_once_and_resumed_exactly(plante
 
 @pytest.mark.usefixtures("on_cpu")
 def test_training_without_a_memory_limit_keeps_everything_on_the_device(planted: Matrix, tmp_path: Path) -> None:
-    progress = Stopping()
+    progress = RunRecorder()
     assert train(planted, tmp_path, None, progress).plan.groups is None
     assert progress.lines[-1].endswith("float32 products, float32 parameters")
 

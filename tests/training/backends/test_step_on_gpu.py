@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from step_contract import HAS_GPU, OBJECTIVES, SAMPLED, ZEROS, Block, Maker, check_contract, make_block
-from swivel.training.backends import StepSettings, ZeroSampling
+from swivel.training.backends import BackendSettings, ZeroSampling
 from swivel.training.objective import Objective, find_unit_offsets
 
 pytestmark = pytest.mark.gpu
@@ -44,7 +44,7 @@ def make_blocks(shape: tuple[int, int], dim: int, objective: Objective, *, mirro
 def test_step_matches_the_reference(
     make: Maker, kind: str, shape: tuple[int, int], dim: int, zeros: str, mirrored: bool
 ) -> None:
-    settings = StepSettings(Objective(), ZEROS[zeros], weight_decay=1e-4)
+    settings = BackendSettings(Objective(), ZEROS[zeros], weight_decay=1e-4)
     check_contract(make, kind, make_blocks(shape, dim, settings.objective, mirrored=mirrored), settings)
 
 
@@ -54,7 +54,7 @@ def test_step_matches_the_reference(
 def test_step_matches_the_reference_in_one_dimension(
     make: Maker, kind: str, shape: tuple[int, int], zeros: str
 ) -> None:
-    settings = StepSettings(Objective(), ZEROS[zeros], weight_decay=1e-4)
+    settings = BackendSettings(Objective(), ZEROS[zeros], weight_decay=1e-4)
     check_contract(make, kind, make_blocks(shape, 1, settings.objective), settings)
 
 
@@ -65,7 +65,7 @@ def test_step_matches_the_reference_in_one_dimension(
 def test_step_matches_the_reference_for_every_objective_and_orientation(
     make: Maker, kind: str, objective: Objective, zeros: ZeroSampling, mirrored: bool
 ) -> None:
-    settings = StepSettings(objective, zeros, weight_decay=0.0)
+    settings = BackendSettings(objective, zeros, weight_decay=0.0)
     check_contract(make, kind, make_blocks((41, 401), 50, objective, mirrored=mirrored), settings)
 
 
@@ -76,7 +76,7 @@ def test_weight_decay_is_larger_for_larger_sums(make: Maker, kind: str, zeros: Z
     objective = Objective(shift=-1.0)
     block = make_block((41, 401), 50, objective, mirrored=mirrored)
     unit = find_unit_offsets(float(block.x.sum()), objective)
-    settings = StepSettings(objective, zeros, weight_decay=0.05, decay_power=0.5, unit_offsets=unit)
+    settings = BackendSettings(objective, zeros, weight_decay=0.05, decay_power=0.5, unit_offsets=unit)
     check_contract(make, kind, block, settings)
 
 
@@ -84,7 +84,7 @@ def test_weight_decay_is_larger_for_larger_sums(make: Maker, kind: str, zeros: Z
 @pytest.mark.parametrize("zeros", [ZeroSampling(), SAMPLED], ids=["all", "sampled"])
 @pytest.mark.parametrize("shape", [(2, 1 << 16), (1 << 16, 2)], ids=str)
 def test_positions_can_use_all_16_bits(make: Maker, kind: str, shape: tuple[int, int], zeros: ZeroSampling) -> None:
-    settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
+    settings = BackendSettings(Objective(), zeros, weight_decay=1e-4)
     check_contract(make, kind, make_block(shape, 50, settings.objective), settings)
 
 
@@ -92,5 +92,5 @@ def test_positions_can_use_all_16_bits(make: Maker, kind: str, shape: tuple[int,
 @pytest.mark.parametrize("zeros", [ZeroSampling(), SAMPLED], ids=["all", "sampled"])
 @pytest.mark.parametrize("shape", [(4096, 4096), (2500, 1801)], ids=str)
 def test_blocks_of_the_usual_size(make: Maker, kind: str, shape: tuple[int, int], zeros: ZeroSampling) -> None:
-    settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
+    settings = BackendSettings(Objective(), zeros, weight_decay=1e-4)
     check_contract(make, kind, make_block(shape, 300, settings.objective, density=0.02), settings)

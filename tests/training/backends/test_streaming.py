@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,10 +28,10 @@ from streaming_runs import (
     each_zeros,
     hand_over,
     make_backend,
-    make_load,
     make_matrix,
     make_needs,
     make_sides,
+    make_starts,
     run_epochs,
     run_resident,
     with_plain_steps,
@@ -122,8 +123,8 @@ def test_a_value_that_is_not_finite_is_detected_after_its_block_was_swapped_out(
     rows, columns = make_sides(kind)
     getattr(rows, array)[0, 0] = np.inf
 
-    backend.hold(rows, columns, make_load(kind, zeros).starts)
-    backend.take(make_matrix(kind)[0])
+    backend.hold(rows, columns, make_starts(kind))
+    backend.take(SimpleNamespace(stored=make_matrix(kind)[0]))  # type: ignore[arg-type]
     assert backend.is_swapping
     assert backend.is_finite(), "no block is on the device yet"
     run_epochs(backend, kind, groups, epochs=1)
@@ -152,7 +153,7 @@ def test_rounds_that_were_not_announced_give_the_same_bits() -> None:
     for backend in (small, make_backend(zeros, groups=groups)):
         hand_over(backend, kind, zeros)
         for round in rounds_without_conflict(*count, (2,)):
-            backend.run([Step(block, lambda: None, 0.1, block) for block in round], lambda: False)  # type: ignore[arg-type, return-value]
+            backend.run([Step(block, 0.1, block) for block in round], lambda: False)
         results.append(bits(backend))
     assert results[0] == results[1]
 
@@ -265,7 +266,7 @@ def test_a_group_leaves_the_device_after_its_values_were_checked(monkeypatch: py
 def test_batches_are_prepared_once_and_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds of different sizes share buffers, which grow: batches must not keep the old ones."""
     kind, zeros = "symmetric", ZeroSampling()
-    sizes = np.diff(make_load(kind, zeros).starts[0])
+    sizes = np.diff(make_starts(kind)[0])
     alike = np.flatnonzero(sizes == sizes[-1])[-3:].tolist()
     small, large = [(alike[0], alike[0])], [(block, block) for block in alike]
     assert len(large) > 1
@@ -278,7 +279,7 @@ def test_batches_are_prepared_once_and_give_the_same_bits(monkeypatch: pytest.Mo
         for number, blocks in enumerate((small, large, small, large)):
             if not is_kept:
                 backend._prepared = {}
-            backend.run([Step(block, lambda: None, 0.1, (number, *block)) for block in blocks], lambda: False).losses()  # type: ignore[arg-type, return-value]
+            backend.run([Step(block, 0.1, (number, *block)) for block in blocks], lambda: False)()
             runs[is_kept].append(bits(backend))
             if number == 0:
                 references = [weakref.ref(backend._launcher._buffers[name]) for name in ("gradient", "gradients")]
@@ -293,7 +294,7 @@ def test_tables_of_batches_stay_within_their_number(monkeypatch: pytest.MonkeyPa
     backend = make_backend(zeros)
     hand_over(backend, kind, zeros)
     for blocks in ([(0, 0), (1, 1)], [(0, 1), (1, 0)], [(0, 0), (1, 1)]):
-        backend.run([Step(block, lambda: None, 0.1, block) for block in blocks], lambda: False).losses()  # type: ignore[arg-type, return-value]
+        backend.run([Step(block, 0.1, block) for block in blocks], lambda: False)()
         assert sum(map(len, backend._prepared.values())) <= 1
 
 
@@ -374,7 +375,7 @@ def test_training_stays_within_the_memory_limit(
         backend = make_backend(zeros, memory, groups)
         hand_over(backend, "tiny", zeros)
         assert backend.is_swapping is (groups is not None)
-        backend.run([Step((n, n), lambda: None, 0.1, (n,)) for n in (0, 1)], lambda: False)  # type: ignore[arg-type, return-value]
+        backend.run([Step((n, n), 0.1, (n,)) for n in (0, 1)], lambda: False)
         backend.fetch()
     assert 0.3 * memory < watch.peak <= memory
 
@@ -437,9 +438,8 @@ def test_planned_copies_cover_every_entry(spans: list[tuple[int, int]]) -> None:
 
 @pytest.mark.parametrize(("resident", "temporary"), [(0, 10**9), (10**9, 0)], ids=["resident", "temporary"])
 def test_blocks_too_large_for_the_device_are_refused(resident: int, temporary: int) -> None:
-    load = make_load("symmetric", ZeroSampling())
     cells = DeviceCells(
-        SlotLayout(load.starts, DIM),
+        SlotLayout(make_starts("symmetric"), DIM),
         Shapes(ZeroSampling(), KernelTile()),
         torch.device(DEVICE),
         resident_bytes=resident,

@@ -29,15 +29,15 @@ from step_contract import (
     make_block,
     parameters_of,
     run_step,
+    take_blocks,
 )
 from swivel.counts import BlockCells
 from swivel.errors import TrainingError
 from swivel.training.backends import (
     Backend,
-    BackendConfig,
+    BackendSettings,
     ParameterBlock,
     Step,
-    StepSettings,
     ZeroSampling,
     create_backend,
 )
@@ -46,7 +46,7 @@ from swivel.training.schedule import block_starts
 
 pytest.importorskip("triton")
 from swivel.training.backends.triton import backend as triton_backend
-from swivel.training.backends.triton import memory_plan
+from swivel.training.backends.triton import memory_plan, slot_layout
 from swivel.training.backends.triton.launch import StepLauncher
 from swivel.training.backends.triton.slot_layout import KernelTile
 
@@ -74,7 +74,7 @@ CASES = [
 def test_step_matches_the_reference(
     make: Maker, kind: str, shape: tuple[int, int], dim: int, zeros: str, mirrored: bool
 ) -> None:
-    settings = StepSettings(Objective(), ZEROS[zeros], weight_decay=1e-4)
+    settings = BackendSettings(Objective(), ZEROS[zeros], weight_decay=1e-4)
     check_contract(make, kind, make_block(shape, dim, settings.objective, mirrored=mirrored), settings)
 
 
@@ -82,7 +82,7 @@ def test_step_matches_the_reference(
 @either_way_round
 @pytest.mark.parametrize("zeros", ZEROS)
 def test_step_matches_the_reference_in_half_precision(make: Maker, kind: str, zeros: str, mirrored: bool) -> None:
-    settings = StepSettings(Objective(), ZEROS[zeros], weight_decay=1e-4)
+    settings = BackendSettings(Objective(), ZEROS[zeros], weight_decay=1e-4)
     check_contract(make, kind, make_block((9, 14), 50, settings.objective, mirrored=mirrored), settings)
 
 
@@ -90,7 +90,7 @@ def test_step_matches_the_reference_in_half_precision(make: Maker, kind: str, ze
 @pytest.mark.parametrize("zeros", ["sampled", "nothing common"])
 def test_zeros_are_subtracted_with_the_rounding_they_were_added_with(make: Maker, kind: str, zeros: str) -> None:
     """An observed cell in a sampled column was added as a zero in half precision; the same value is subtracted."""
-    settings = StepSettings(Objective(), ZEROS[zeros], weight_decay=1e-4)
+    settings = BackendSettings(Objective(), ZEROS[zeros], weight_decay=1e-4)
     blocks = [make_block((1, 7), 50, settings.objective, key=key) for key in range(6)]
     check_contract(make, kind, blocks, settings)
 
@@ -101,7 +101,7 @@ def test_zeros_are_subtracted_with_the_rounding_they_were_added_with(make: Maker
 def test_step_matches_the_reference_for_every_objective(
     make: Maker, kind: str, objective: Objective, zeros: ZeroSampling
 ) -> None:
-    settings = StepSettings(objective, zeros, weight_decay=0.0)
+    settings = BackendSettings(objective, zeros, weight_decay=0.0)
     check_contract(make, kind, make_block((6, 9), 5, objective), settings)
 
 
@@ -109,7 +109,7 @@ def test_step_matches_the_reference_for_every_objective(
 @either_way_round
 @pytest.mark.parametrize("shape", [(150, 200), (200, 150)], ids=str)
 def test_blocks_of_several_tiles(make: Maker, kind: str, shape: tuple[int, int], mirrored: bool) -> None:
-    settings = StepSettings(Objective(), ZeroSampling(), weight_decay=1e-4)
+    settings = BackendSettings(Objective(), ZeroSampling(), weight_decay=1e-4)
     check_contract(make, kind, make_block(shape, 20, settings.objective, mirrored=mirrored), settings)
 
 
@@ -117,15 +117,15 @@ def test_blocks_of_several_tiles(make: Maker, kind: str, shape: tuple[int, int],
 @either_way_round
 @pytest.mark.skipif(HAS_GPU, reason="tensor cores have no tiles of 8 x 8")
 def test_panels_of_several_tiles(make: Maker, kind: str, mirrored: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_backend, "choose_tile", lambda *_: KernelTile(8, 8, 32))
-    settings = StepSettings(Objective(), ZeroSampling(common=0.45, middle=0.45, share=0.2), weight_decay=1e-4)
+    monkeypatch.setattr(slot_layout, "choose_tile", lambda *_: KernelTile(8, 8, 32))
+    settings = BackendSettings(Objective(), ZeroSampling(common=0.45, middle=0.45, share=0.2), weight_decay=1e-4)
     check_contract(make, kind, make_block((21, 19), 5, settings.objective, mirrored=mirrored), settings)
 
 
 @both
 @pytest.mark.parametrize("density", [0.02, 1.0], ids=["few cells", "many cells"])
 def test_cells_of_a_tile_are_processed_in_chunks(make: Maker, kind: str, density: float) -> None:
-    settings = StepSettings(Objective(), ZeroSampling(), weight_decay=0.0)
+    settings = BackendSettings(Objective(), ZeroSampling(), weight_decay=0.0)
     check_contract(make, kind, make_block((64, 64), 5, settings.objective, density=density), settings)
 
 
@@ -155,18 +155,32 @@ def make_cells(height: int, width: int, key: tuple[int, int]) -> BlockCells:
     return BlockCells(positions, rng.lognormal(0, 1, len(positions)).astype(np.float32), mirrored=False)
 
 
-def make_step(i: int, j: int, starts: tuple[Any, Any] = STARTS) -> Step:
-    height, width = int(np.diff(starts[0])[i]), int(np.diff(starts[1])[j])
-    return Step((i, j), lambda: make_cells(height, width, (i, j)), 0.1, (1, i, j))
+def make_step(i: int, j: int) -> Step:
+    return Step((i, j), 0.1, (1, i, j))
+
+
+def take_all(backend: Backend, starts: tuple[Any, Any] = STARTS) -> None:
+    """Give a backend all cells."""
+    heights, widths = (np.diff(side).tolist() for side in starts)
+    keys = [(i, j) for i in range(len(heights)) for j in range(len(widths))]
+    blocks = {(i, j): make_cells(heights[i], widths[j], (i, j)) for i, j in keys}
+    take_blocks(backend, blocks, (len(heights), len(widths)))
+
+
+def hold_all(backend: Backend, dim: int = 5) -> None:
+    """Give a backend all parameters and cells."""
+    backend.hold(*make_sides(dim), STARTS)
+    take_all(backend)
+
+
+def hold_even(backend: Backend) -> None:
+    backend.hold(*make_sides(5, (6, 6)), EVEN)
+    take_all(backend, EVEN)
 
 
 def run_blocks(backend: Backend, rounds: list[list[tuple[int, int]]], dim: int = 5) -> list[Loss]:
-    backend.hold(*make_sides(dim), STARTS)
-    return [
-        loss
-        for blocks in rounds
-        for loss in backend.run([make_step(*block) for block in blocks], lambda: False).losses()
-    ]
+    hold_all(backend, dim)
+    return [loss for blocks in rounds for loss in backend.run([make_step(*block) for block in blocks], lambda: False)()]
 
 
 ONE_EPOCH = [[(n % 3, n % 2) for n in turn] for turn in ((0, 1), (2, 3), (4, 5))]
@@ -175,8 +189,8 @@ ONE_EPOCH = [[(n % 3, n % 2) for n in turn] for turn in ((0, 1), (2, 3), (4, 5))
 @float32
 @every_zeros
 def test_uneven_blocks_of_a_rectangle_match_the_reference(make: Maker, kind: str, zeros: ZeroSampling) -> None:
-    settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
-    backend, reference = make(settings), create_backend("reference", settings, BackendConfig(dtype="float64"))
+    settings = BackendSettings(Objective(), zeros, weight_decay=1e-4)
+    backend, reference = make(settings), create_backend("reference", settings)
     losses, truths = run_blocks(backend, ONE_EPOCH), run_blocks(reference, ONE_EPOCH)
     assert sorted(block for blocks in ONE_EPOCH for block in blocks) == [(i, j) for i in range(3) for j in range(2)]
     for loss, truth in zip(losses, truths, strict=True):
@@ -191,7 +205,7 @@ def test_uneven_blocks_of_a_rectangle_match_the_reference(make: Maker, kind: str
 @both
 @every_zeros
 def test_steps_do_not_change_other_blocks(make: Maker, kind: str, zeros: ZeroSampling) -> None:
-    backend = make(StepSettings(Objective(), zeros, weight_decay=1e-4))
+    backend = make(BackendSettings(Objective(), zeros, weight_decay=1e-4))
     run_blocks(backend, [[(1, 1)]])
     for side, before, changed in zip(backend.fetch(), make_sides(5), (slice(5, 10), slice(5, 9)), strict=True):
         others = np.setdiff1d(np.arange(len(before.vectors)), np.arange(changed.start, changed.stop))
@@ -204,11 +218,13 @@ def test_steps_do_not_change_other_blocks(make: Maker, kind: str, zeros: ZeroSam
 @every_zeros
 def test_blocks_that_come_and_go_train_as_those_that_stay(make: Maker, kind: str, zeros: ZeroSampling) -> None:
     """A rank has some of the blocks; a worker gets the vectors of one block of each side with every step."""
-    settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
+    settings = BackendSettings(Objective(), zeros, weight_decay=1e-4)
     whole, some, single = make(settings), make(settings), make(settings)
-    whole.hold(*make_sides(5), STARTS)
+    hold_all(whole)
     some.hold_some(STARTS, 5, (2, 2))
     single.hold_some(STARTS, 5, (1, 1))
+    take_all(some)
+    take_all(single)
     for side, block in ((0, 2), (1, 1), (1, 0)):
         some.set_block(side, block, whole.get_block(side, block))
     some.drop_block(1, 1)
@@ -221,10 +237,10 @@ def test_blocks_that_come_and_go_train_as_those_that_stay(make: Maker, kind: str
         np.testing.assert_array_equal(found[1], gradients[0][1])
         np.testing.assert_array_equal(found[2], gradients[0][2])
 
-    whole.hold(*make_sides(5), STARTS)
+    hold_all(whole)
     for backend in (whole, some):
-        backend.run([make_step(2, 0)], lambda: False).losses()
-        backend.run([make_step(1, 0)], lambda: False).losses()
+        backend.run([make_step(2, 0)], lambda: False)()
+        backend.run([make_step(1, 0)], lambda: False)()
     for side, block in ((0, 1), (0, 2), (1, 0)):
         stayed, came = whole.get_block(side, block), some.get_block(side, block)
         assert torch.equal(came.vectors, stayed.vectors)
@@ -234,17 +250,18 @@ def test_blocks_that_come_and_go_train_as_those_that_stay(make: Maker, kind: str
 @both
 @every_zeros
 def test_blocks_copied_to_another_backend_train_to_the_same_bits(make: Maker, kind: str, zeros: ZeroSampling) -> None:
-    settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
+    settings = BackendSettings(Objective(), zeros, weight_decay=1e-4)
     first, second, whole = make(settings), make(settings), make(settings)
     run_blocks(first, [DIAGONAL])
     rows, columns = (ParameterBlock(side.vectors * 0, side.state + 1, side.offsets) for side in make_sides(5))
     second.hold(rows, columns, STARTS)
+    take_all(second)
     for side, starts in enumerate(STARTS):
         for block in range(len(starts) - 1):
             second.set_block(side, block, first.get_block(side, block))
     assert bits(second) == bits(first)
 
-    second.run([make_step(*block) for block in DIAGONAL], lambda: False).losses()
+    second.run([make_step(*block) for block in DIAGONAL], lambda: False)()
     run_blocks(whole, [DIAGONAL, DIAGONAL])
     assert bits(second) == bits(whole)
 
@@ -252,12 +269,12 @@ def test_blocks_copied_to_another_backend_train_to_the_same_bits(make: Maker, ki
 @float32
 @every_zeros
 def test_memory_between_blocks_and_behind_vectors_has_no_effect(make: Maker, kind: str, zeros: ZeroSampling) -> None:
-    settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
+    settings = BackendSettings(Objective(), zeros, weight_decay=1e-4)
     plain, disturbed = make(settings), make(settings)
     losses = run_blocks(plain, [[(0, 0)]], dim=50)
-    disturbed.hold(*make_sides(50), STARTS)
+    hold_all(disturbed, 50)
     inside = fill_between_blocks(disturbed, 7.0)
-    assert disturbed.run([make_step(0, 0)], lambda: False).losses() == losses
+    assert disturbed.run([make_step(0, 0)], lambda: False)() == losses
     assert bits(disturbed) == bits(plain)
 
     # The padding of a vector must stay zero, or the products would be wrong.
@@ -302,7 +319,7 @@ def poison(tensor: torch.Tensor) -> torch.Tensor:
 def test_every_buffer_is_written_before_it_is_read(
     make: Maker, kind: str, zeros: ZeroSampling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
+    settings = BackendSettings(Objective(), zeros, weight_decay=1e-4)
     clean, poisoned = make(settings), make(settings)
     expected = run_blocks(clean, [DIAGONAL, [(2, 0)]])
 
@@ -313,7 +330,7 @@ def test_every_buffer_is_written_before_it_is_read(
     assert buffers
     for buffer in buffers.values():
         poison(buffer)
-    losses += poisoned.run([make_step(2, 0)], lambda: False).losses()
+    losses += poisoned.run([make_step(2, 0)], lambda: False)()
 
     assert losses == expected
     assert bits(poisoned) == bits(clean)
@@ -330,7 +347,7 @@ def poisoning(make_tensor: Callable[..., torch.Tensor]) -> Callable[..., torch.T
 @float32
 @every_zeros
 def test_a_round_equals_its_blocks_one_by_one(make: Maker, kind: str, zeros: ZeroSampling) -> None:
-    settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
+    settings = BackendSettings(Objective(), zeros, weight_decay=1e-4)
     together, alone = make(settings), make(settings)
     losses = run_blocks(together, [DIAGONAL])
     one_by_one = run_blocks(alone, [[block] for block in DIAGONAL])
@@ -359,13 +376,13 @@ TWO_ROUNDS = [[(0, 0), (1, 1), (2, 2)], [(0, 1), (1, 2), (2, 0)]]
 @float32
 @every_zeros
 def test_steps_of_a_round_may_have_different_learning_rates(make: Maker, kind: str, zeros: ZeroSampling) -> None:
-    settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
+    settings = BackendSettings(Objective(), zeros, weight_decay=1e-4)
     together, alone = make(settings), make(settings)
-    steps = [replace(make_step(n, n, EVEN), learning_rate=rate) for n, rate in enumerate((0.1, 0.1, 0.3))]
+    steps = [replace(make_step(n, n), learning_rate=rate) for n, rate in enumerate((0.1, 0.1, 0.3))]
     for which, rounds in ((together, [steps]), (alone, [[step] for step in steps])):
-        which.hold(*make_sides(5, (6, 6)), EVEN)
+        hold_even(which)
         for each in rounds:
-            which.run(each, lambda: False).losses()
+            which.run(each, lambda: False)()
     check_same(alone, together)
 
 
@@ -374,13 +391,13 @@ def test_steps_of_a_round_may_have_different_learning_rates(make: Maker, kind: s
 def test_blocks_of_one_shape_share_a_launch_and_equal_single_launches(
     make: Maker, kind: str, zeros: ZeroSampling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
+    settings = BackendSettings(Objective(), zeros, weight_decay=1e-4)
     together, alone = make(settings), make(settings)
     launches = count_launches(monkeypatch)
     for which, rounds in ((together, TWO_ROUNDS), (alone, [[block] for blocks in TWO_ROUNDS for block in blocks])):
-        which.hold(*make_sides(5, (6, 6)), EVEN)
+        hold_even(which)
         for blocks in rounds:
-            which.run([make_step(*block, EVEN) for block in blocks], lambda: False).losses()
+            which.run([make_step(*block) for block in blocks], lambda: False)()
 
     # The second diagonal wraps around: its blocks are two runs of neighbors, but still one launch.
     assert launches == [3, 3, *[1] * 6]
@@ -393,40 +410,38 @@ def test_launches_have_at_most_the_allowed_number_of_blocks(
 ) -> None:
     monkeypatch.setattr(memory_plan, "MAX_SHARDS_PER_LAUNCH", 2)
     launches = count_launches(monkeypatch)
-    backend = make(StepSettings(Objective(), ZeroSampling(), weight_decay=1e-4))
-    backend.hold(*make_sides(5, (6, 6)), EVEN)
-    assert len(backend.run([make_step(n, n, EVEN) for n in range(3)], lambda: False).losses()) == 3
+    backend = make(BackendSettings(Objective(), ZeroSampling(), weight_decay=1e-4))
+    hold_even(backend)
+    assert len(backend.run([make_step(n, n) for n in range(3)], lambda: False)()) == 3
     assert launches == [2, 1]
 
 
 @float32
 @every_zeros
 def test_stop_request_before_a_round_runs_no_step(make: Maker, kind: str, zeros: ZeroSampling) -> None:
-    backend = make(StepSettings(Objective(), zeros, weight_decay=1e-4))
-    backend.hold(*make_sides(5), STARTS)
+    backend = make(BackendSettings(Objective(), zeros, weight_decay=1e-4))
+    hold_all(backend)
     before = bits(backend)
     running = backend.run([make_step(*block) for block in DIAGONAL], lambda: True)
-    assert (running.steps, running.losses()) == (0, [])
+    assert running() == []
     assert bits(backend) == before
 
 
 @float32
 def test_losses_can_be_requested_after_later_steps(make: Maker, kind: str) -> None:
-    settings = StepSettings(Objective(), ZeroSampling(), weight_decay=1e-4)
+    settings = BackendSettings(Objective(), ZeroSampling(), weight_decay=1e-4)
     backend, again = make(settings), make(settings)
-    backend.hold(*make_sides(5), STARTS)
+    hold_all(backend)
     first = backend.run([make_step(*block) for block in DIAGONAL], lambda: False)
     second = backend.run([make_step(*block) for block in DIAGONAL], lambda: False)
-    assert (first.steps, second.steps) == (2, 2)
-
-    late = [*second.losses(), *first.losses()]
+    late = [*second(), *first()]
     assert [*late[2:], *late[:2]] == run_blocks(again, [DIAGONAL, DIAGONAL])
 
 
 @float32
 def test_device_samples_the_same_columns_as_the_host(make: Maker, kind: str) -> None:
     """The sampled zeros determine their number and their loss; every seed samples others."""
-    settings = StepSettings(Objective(), ZeroSampling(common=0.1, middle=0.4, share=0.05), weight_decay=0.0)
+    settings = BackendSettings(Objective(), ZeroSampling(common=0.1, middle=0.4, share=0.05), weight_decay=0.0)
     backend, reference = make(settings), create("reference float64", settings)
     block = make_block((4, 15), 4, settings.objective)
     seen: set[float] = set()
@@ -435,7 +450,7 @@ def test_device_samples_the_same_columns_as_the_host(make: Maker, kind: str) -> 
         losses = []
         for which in (backend, reference):
             block.hand_over(which)
-            losses += which.run([block.step(seed=(seed, 5))], lambda: False).losses()
+            losses += which.run([block.step(seed=(seed, 5))], lambda: False)()
         check_loss(losses[0], losses[1], 1e-5)
         seen.add(losses[1].unobserved)
     assert len(seen) == 3
@@ -443,7 +458,7 @@ def test_device_samples_the_same_columns_as_the_host(make: Maker, kind: str) -> 
 
 @float32
 def test_backend_can_be_closed_twice_and_describes_itself(make: Maker, kind: str) -> None:
-    backend = make(StepSettings(Objective(), ZeroSampling(), weight_decay=0.0))
+    backend = make(BackendSettings(Objective(), ZeroSampling(), weight_decay=0.0))
     run_step(backend, make_block((1, 7), 2, Objective()))
     assert backend.builds_layout
     assert "triton on" in backend.describe()
@@ -451,17 +466,8 @@ def test_backend_can_be_closed_twice_and_describes_itself(make: Maker, kind: str
     backend.close()
 
 
-def test_device_memory_is_given_with_units() -> None:
-    settings = StepSettings(Objective(), ZeroSampling(), weight_decay=0.0)
-    for given, expected in (("2MiB", 2 << 20), ("4096", 4096), (4096, 4096), (None, None)):
-        backend: Any = create_backend("triton", settings, BackendConfig(memory=given))
-        assert backend.config.memory_bytes == expected
-
-
 def test_out_of_memory_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = triton_backend.TritonBackend(
-        StepSettings(Objective(), ZeroSampling(), weight_decay=0.0), BackendConfig("cpu", "float32")
-    )
+    backend = triton_backend.TritonBackend(BackendSettings(Objective(), ZeroSampling(), weight_decay=0.0))
 
     def run_out(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.\nand a page more")

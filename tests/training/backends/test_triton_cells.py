@@ -9,8 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from step_contract import HAS_GPU
-from swivel import storage
+from step_contract import HAS_GPU, store_blocks
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import BlockCells, Matrix, MatrixBuilder, MatrixSpec
 from swivel.counts import block_layout as matrix_layout
@@ -50,7 +49,7 @@ def matrices(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Matrix]:
     built = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(matrix_layout, "BLOCK_SIZE", STORED)
-        patch.setattr(storage, "flush", lambda path: None)
+        patch.setattr("swivel.storage.files.flush", lambda path: None)
         for symmetric in (True, False):
             counts = make_counts(symmetric)
             rows, columns = (Vocabulary([f"w{n}" for n in range(size)]) for size in counts.shape)
@@ -175,18 +174,6 @@ def test_pieces_and_groups_do_not_change_a_bit(
 
 
 @every_zeros
-def test_single_blocks_are_laid_out_in_their_orientation(matrices: dict[bool, Matrix], zeros: ZeroSampling) -> None:
-    matrix = matrices[True]
-    starts = block_starts(23, 4)
-    cells = DeviceCells(SlotLayout((starts, starts), 8), Shapes(zeros, TILE), DEVICE)
-    wanted: dict[tuple[int, int], BlockCells] = {block: matrix.cells(*block) for block in [(0, 1), (2, 3), (3, 0)]}
-    cells.take_blocks(wanted)
-    for block, expected in wanted.items():
-        check_block(cells, block, expected)
-    assert cells.find((1, 0)).observed == 0
-
-
-@every_zeros
 def test_positions_of_a_block_may_use_16_bits(zeros: ZeroSampling) -> None:
     shape = 3, 1 << 16
     starts = np.array([0, shape[0]]), np.array([0, shape[1]])
@@ -194,5 +181,5 @@ def test_positions_of_a_block_may_use_16_bits(zeros: ZeroSampling) -> None:
     columns = np.array([0, 32_767, 32_768, 65_535])
     positions = (np.arange(3)[:, None] << 16 | columns).ravel().astype(np.uint32)
     expected = BlockCells(positions, np.arange(1, 13, dtype=np.float32), mirrored=False)
-    cells.take_blocks({(0, 0): expected})
+    cells.take(store_blocks({(0, 0): expected}, (1, 1)))
     check_block(cells, (0, 0), expected)

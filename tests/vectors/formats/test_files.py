@@ -299,7 +299,7 @@ def test_a_failure_leaves_no_partial_files(tmp_path: Path, name: str, monkeypatc
     def fail(path: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("swivel.storage.flush", fail)
+    monkeypatch.setattr("swivel.storage.files.flush", fail)
     with pytest.raises(StorageError, match="No space left on device"):
         export(make(["a", "b"]), path_for(tmp_path, name), format=name)
     assert not list(tmp_path.iterdir())

@@ -28,7 +28,7 @@ from swivel.corpus.sources import TextFile, can_compare, files_of, list_files, t
 from swivel.corpus.type_tables import PackedTypes, TypeCounts
 from swivel.corpus.vocabulary import Vocabulary, check_units, choose_vocabulary, describe_text
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
-from swivel.counts.block_layout import Ints, Layout
+from swivel.counts.block_layout import Layout
 from swivel.counts.cooccurrence.corpus_count import count_part, make_spec
 from swivel.counts.cooccurrence.count_plan import split_evenly
 from swivel.counts.shards import CellArrays, RunFiles, merge_runs, open_cells
@@ -62,35 +62,19 @@ def count_on_ray(
     record: Mapping[str, Mapping[str, Any]],
     options: RunOptions,
 ) -> Matrix:
-    """Count on the cluster at `options.ray` and return the matrix; `options.memory` is the budget of one task.
+    """Count text in files on the cluster at `options.ray` and return the matrix, in the shared folder `path`.
 
-    Parameters
-    ----------
-    texts
-        Paths, folders, globs or URLs that every node can read.
-    path
-        Folder of the matrix, on storage that all nodes share.
-    stages
-        Settings of reading, of the vocabulary and of the window.
-    listed
-        Tokens of a vocabulary file; None to choose them from the corpus.
-    phrases
-        Phrases of a list, which are joined; None to join none.
-    record
-        Config, inputs and facts of the manifest.
-
-    Raises
-    ------
-    ConfigError
-        The text is not in files.
-    ClusterError
-        The cluster cannot be reached or fails.
+    `stages` are the settings of reading, of the vocabulary and of the window, `listed` the tokens of a vocabulary file
+    and `phrases` those of a list, if there is one. `record` has the config, inputs and facts of the manifest. The
+    budget of one task is `options.memory`.
     """
     corpus, choice, count = stages
     if files_of(texts) is None or not can_compare(record["inputs"]):
         raise ConfigError("counting on Ray reads files; save text from memory or from a pipe to a file first")
     if count.device not in ("auto", "cpu"):
-        raise ConfigError(f"counting on Ray runs on CPU cores, got device={count.device!r}; omit device")
+        raise ConfigError(
+            f"counting on Ray runs on CPU cores, got device={count.device!r}; omit device", argument="device"
+        )
 
     files = [file.absolute() if isinstance(file, Path) else file for file in list_files(texts)]
     with connect(str(options.ray), cores=options.threads) as ray, scratch_folder(path.absolute()) as shared:
@@ -115,8 +99,9 @@ class _RayCounter:
 
         nodes = await_nodes(ray)
         self.cores = max(1, int(sum(node.cores for node in nodes)))
-        self.memory_bytes = _task_memory(options, nodes)
-        self.merge_bytes = min(self.memory_bytes, _core_share(nodes))
+        core_share = min(int(node.memory_bytes / node.cores) for node in nodes)
+        self.memory_bytes = _task_memory(options, nodes, core_share)
+        self.merge_bytes = min(self.memory_bytes, core_share)
         self.idle_seconds = IDLE_SECONDS
 
         where = f"{len(nodes)} nodes" if len(nodes) > 1 else "one node"
@@ -138,11 +123,17 @@ class _RayCounter:
         settings = {"num_cpus": 1, "memory": self.memory_bytes, "max_retries": RETRIES, **options}
         return self.ray.remote(**settings)(function)
 
-    def _results(self, references: Sequence[Any]) -> Generator[tuple[int, Any]]:
+    def _results(
+        self, references: Sequence[Any], what: str, costs: Sequence[int], unit: str
+    ) -> Generator[tuple[int, Any]]:
         """Yield the number and the result of each task as it ends; closing the generator cancels the others."""
-        with closing(take_results(self.ray, references, idle_seconds=self.idle_seconds)) as ended:
-            for number in ended:
+        with (
+            track(self.progress, what, sum(costs), unit) as task,
+            closing(take_results(self.ray, references, idle_seconds=self.idle_seconds)) as ended,
+        ):
+            for done, number in enumerate(ended, 1):
                 yield number, fetch(self.ray, references[number], seconds=self.idle_seconds)
+                task.advance(costs[number], f"{done:,} of {len(references):,} tasks")
 
     def choose_vocabulary(
         self, pieces: Sequence[tuple[FileRange, ...]], choice: VocabularyConfig, listed: tuple[str, ...] | None
@@ -150,14 +141,9 @@ class _RayCounter:
         """Read all pieces and return the vocabulary."""
         read_task = self._remote(read_ranges, num_returns=2)
         results = [read_task.remote(piece, self.shared_reading) for piece in pieces]  # references to (sizes, types)
-        results_in_turn = self._results([sizes for sizes, _ in results])
-        tokens = units = 0
-
-        with track(self.progress, "reading", sum(map(_cost_of, pieces)), "bytes") as task, closing(results_in_turn):
-            for count, (number, (piece_tokens, piece_units)) in enumerate(results_in_turn, 1):
-                tokens += piece_tokens
-                units += piece_units
-                task.advance(_cost_of(pieces[number]), f"{count:,} of {len(pieces):,} pieces")
+        costs = list(map(_cost_of, pieces))
+        sizes = [size for _, size in self._results([size for size, _ in results], "reading", costs, "bytes")]
+        tokens, units = map(sum, zip(*sizes, strict=True))
 
         # Merge tables of types in tasks, a few at a time, and choose the vocabulary in the last task.
         tables = [types for _, types in results]
@@ -169,7 +155,7 @@ class _RayCounter:
             tables = [merge.remote(*tables[start : start + TABLES_PER_MERGE]) for start in starts]
 
         reference = choose.remote(choice, listed, self.reading.config.lowercase, *tables)
-        [(_, vocabulary)] = self._results([reference])
+        [(_, vocabulary)] = self._results([reference], "choosing the vocabulary", [1], "tasks")
 
         unit = self.reading.config.unit
         check_units(tokens, units, unit)
@@ -191,14 +177,8 @@ class _RayCounter:
             count.remote(piece, self.shared_reading, config, rows, spec.layout(), groups, self.memory_bytes)
             for piece in pieces
         ]
-        results_in_turn = self._results([result[0] for result in results])
-        cells = 0
-
-        with track(self.progress, "counting", sum(map(_cost_of, pieces)), "bytes") as task, closing(results_in_turn):
-            for tasks, (number, piece_cells) in enumerate(results_in_turn, 1):
-                cells += piece_cells
-                task.advance(_cost_of(pieces[number]), f"{tasks:,} of {len(pieces):,} pieces, {cells:,} cells")
-
+        for _ in self._results([result[0] for result in results], "counting", list(map(_cost_of, pieces)), "bytes"):
+            pass  # The first result of a task says that the others are in the object store.
         return [[result[1 + group] for result in results] for group in range(len(groups))]
 
     def build(
@@ -219,18 +199,9 @@ class _RayCounter:
             merge.remote(parts, layout, group, folder, self.merge_bytes, self.idle_seconds)
             for parts, group, folder in zip(cells, groups, folders, strict=True)
         ]
-        results_in_turn = self._results(references)
-        merged_cells = 0
-        row_sums = np.zeros(layout.rows, np.int64)
-        column_sums = np.zeros(layout.columns, np.int64)
-
-        with track(self.progress, "merging", layout.row_blocks, "blocks") as task, closing(results_in_turn):
-            for number, (group_cells, group_row_sums, group_column_sums) in results_in_turn:
-                cells[number].clear()  # the cells are on disk: release them from the object store
-                merged_cells += group_cells
-                row_sums += group_row_sums
-                column_sums += group_column_sums
-                task.advance(len(groups[number]) // layout.column_blocks, f"{merged_cells:,} cells")
+        blocks = [len(group) // layout.column_blocks for group in groups]
+        for number, _ in self._results(references, "merging", blocks, "blocks"):
+            cells[number].clear()  # the cells are on disk: release them from the object store
 
         builder = MatrixBuilder(
             path,
@@ -243,9 +214,8 @@ class _RayCounter:
         with builder:
             with builder.begin_run() as run:
                 for folder in folders:
-                    run.append(open_cells(folder), with_sums=False)
+                    run.append(open_cells(folder))
                     remove_tree(folder)
-                run.add_sums(row_sums, column_sums)
             return builder.finish(**record)
 
 
@@ -253,23 +223,19 @@ def _cost_of(piece: tuple[FileRange, ...]) -> int:
     return sum(part.cost for part in piece)
 
 
-def _task_memory(options: RunOptions, nodes: Sequence[Node]) -> int:
+def _task_memory(options: RunOptions, nodes: Sequence[Node], core_share: int) -> int:
     """Return the memory of a task: `options.memory`, or half of the memory per core of a node."""
     largest = max(node.memory_bytes for node in nodes)
     if options.memory is None:
-        return min(max(_core_share(nodes) // 2, MIN_TASK_MEMORY), largest)
+        return min(max(core_share // 2, MIN_TASK_MEMORY), largest)
     if options.memory_bytes > largest:
         raise MemoryBudgetError(
             f"memory per task is {format_bytes(options.memory_bytes)}, but the largest node has "
-            f"{format_bytes(largest)} for tasks; pass a smaller memory"
+            f"{format_bytes(largest)} for tasks; pass a smaller memory",
+            argument="memory",
         )
 
     return options.memory_bytes
-
-
-def _core_share(nodes: Sequence[Node]) -> int:
-    """Return the smallest memory per core of any node."""
-    return min(int(node.memory_bytes / node.cores) for node in nodes)
 
 
 def cut_groups(layout: Layout, max_groups: int) -> tuple[range, ...]:
@@ -330,8 +296,8 @@ def count_ranges(
     layout: Layout,
     groups: tuple[range, ...],
     memory_bytes: int,
-) -> Iterator[int | CellArrays]:
-    """Count some ranges; yield the number of cells, then the cells of each group of shards."""
+) -> Iterator[CellArrays | None]:
+    """Count some ranges; yield None when that is done, then the cells of each group of shards."""
     reading.check()
 
     with _scratch() as scratch, _gather(scratch, layout) as runs, _gather(scratch, layout) as merged:
@@ -347,7 +313,7 @@ def count_ranges(
             merged.close()
 
         cells = final.open()
-        yield len(cells.counts)
+        yield None
         for group in groups:
             yield _take_shards(cells, group)
 
@@ -370,12 +336,10 @@ def _take_shards(cells: CellArrays, shards: range) -> CellArrays:
 
 def merge_group(
     pieces: Sequence[Any], layout: Layout, shards: range, folder: Path, memory_bytes: int, wait_seconds: float
-) -> tuple[int, Ints, Ints]:
-    """Merge the cells of a group of shards from all ranges into the folder of the group.
-
-    Return their number, row sums and column sums, which are the same in a symmetric matrix. `pieces` are references.
-    They are fetched one at a time, so that a node never holds all of them in memory.
-    """
+) -> None:
+    """Merge the cells of a group of shards into its folder."""
+    # `pieces` are references to the cells of each range. They are fetched one at a time, so that a node never holds all
+    # of them in memory.
     ray = load_ray()
 
     with place_folder(folder) as placed, _scratch() as scratch, _gather(scratch, layout, shards) as merged:
@@ -387,7 +351,6 @@ def merge_group(
                     with runs.run():
                         runs.append(fetch(ray, reference, seconds=wait_seconds))
                 runs.close()
-                target.add_sums(runs.row_sums, runs.column_sums)
 
                 # With more than MAX_RUNS pieces, merge each batch to one run first.
                 is_only_batch = len(pieces) <= MAX_RUNS
@@ -397,8 +360,6 @@ def merge_group(
             merged.close()
             merge_runs(merged.open(), target, memory_bytes=memory_bytes, threads=1)
         target.close()
-
-    return target.cells, target.row_sums, target.column_sums
 
 
 @contextmanager

@@ -17,13 +17,13 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.counts.block_layout import Layout
 from swivel.counts.cooccurrence.count_plan import announce_forecast, forecast_count, make_plan, survey_corpus
-from swivel.counts.cooccurrence.windows import column_vocabulary, part_names, window_weights
+from swivel.counts.cooccurrence.windows import column_vocabulary, part_names, window_unit
 from swivel.counts.shards import RunFiles, make_piece
 from swivel.errors import ConfigError, CountsError
 from swivel.runtime.options import RunOptions
+from swivel.runtime.parallel import short_turns
 from swivel.runtime.progress import SILENT, Task, track
 from swivel.runtime.resources import may_use_cuda, release_freed_memory
-from swivel.runtime.turns import short_turns
 
 if TYPE_CHECKING:
     from swivel.counts.cooccurrence.gpu.counter import DeviceCounter
@@ -40,22 +40,10 @@ def count_tokens(
     options: RunOptions,
     record: Mapping[str, Any] | None = None,
 ) -> Matrix:
-    """Count co-occurrences and return the matrix. The result does not depend on memory, threads or device.
+    """Count co-occurrences and return the matrix, in the folder `path`. Memory, threads and device do not change it.
 
-    Parameters
-    ----------
-    ids
-        The corpus, uint32: positions in `vocabulary`; 0xFFFFFFFF between two units, which no window crosses; 0xFFFFFFFE
-        for a token outside the vocabulary that keeps its place.
-    vocabulary, config
-        Words of the rows, and the settings of the window. `config.device` "cpu" counts on all threads; a torch device
-        such as "cuda" counts by sorting, within `config.device_memory`, by default 90 % of its free memory.
-    path
-        Folder of the matrix.
-    options
-        Threads, memory (without memory-mapped files and the interpreter itself), progress.
-    record
-        `config`, `inputs` and `facts` of the manifest; by default only `config`.
+    `ids` are positions in `vocabulary`, BREAK between two units, and GAP for a token outside the vocabulary that keeps
+    its place. `record` has the `config`, `inputs` and `facts` of the manifest; by default only `config`.
 
     Examples
     --------
@@ -101,7 +89,7 @@ def make_spec(vocabulary: Vocabulary, config: CountConfig) -> MatrixSpec:
     return MatrixSpec(
         rows=vocabulary,
         columns=column_vocabulary(vocabulary, config),
-        unit=window_weights(config).unit,
+        unit=window_unit(config),
         symmetric=config.columns == "symmetric" and config.window_left == config.window_right,
         column_parts=part_names(config),
     )
@@ -139,10 +127,8 @@ def _count_chunks(
 def count_part(
     ids: NDArray[np.uint32], layout: Layout, config: CountConfig, runs: RunFiles, *, memory_bytes: int
 ) -> None:
-    """Count part of a corpus on one thread and write its runs, which the caller merges with those of other parts.
-
-    The part must hold whole units, and `runs` all shards of the layout.
-    """
+    """Count part of a corpus on one thread and write its runs, which the caller merges with those of other parts."""
+    # The part must hold whole units, and `runs` all shards of the layout.
     from swivel.counts.cooccurrence.rows import ChunkCounter
 
     if not ids.size:
@@ -170,38 +156,30 @@ def choose_device(device: str, places: int) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-class _Waking:
-    """Initialization of CUDA for some settings, in a background thread."""
-
-    def __init__(self, config: CountConfig) -> None:
-        # Why CUDA cannot be used; written by the thread, read by others while it runs.
-        self.error: ConfigError | None = None
-        self.thread = threading.Thread(target=self._wake, args=(config,), name="swivel-wake", daemon=True)
-
-    def _wake(self, config: CountConfig) -> None:
-        with contextlib.suppress(Exception), short_turns():  # What fails here fails again, with a message, in use.
-            try:
-                from swivel.counts.cooccurrence.gpu.counter import open_device, warm_up
-
-                open_device("cuda")
-            except ConfigError as error:
-                self.error = error
-            else:
-                warm_up("cuda", config)
-
-
-_WAKINGS: dict[CountConfig, _Waking] = {}  # those that this process has started
+# Threads that initialize CUDA for some settings, and why it cannot be used for them.
+_WAKING: dict[CountConfig, threading.Thread] = {}
+_WAKING_ERRORS: dict[CountConfig, ConfigError] = {}
 # Held while an entry is looked up and replaced: two counts in threads of one process must not both compile kernels.
 _WAKING_LOCK = threading.Lock()
 
 
-def prepare_device(config: CountConfig) -> Callable[[], None]:
-    """Initialize CUDA in a background thread, or raise ConfigError if another device cannot be used.
+def _wake_device(config: CountConfig) -> None:
+    with contextlib.suppress(Exception), short_turns():  # What fails here fails again, with a message, in use.
+        try:
+            from swivel.counts.cooccurrence.gpu.counter import open_device, warm_up
 
-    Importing torch, initializing CUDA and loading kernels takes seconds, in which the text can be read; a process does
-    it once for the same settings. Call the returned function repeatedly while reading: it raises ConfigError once
-    initializing the requested CUDA device has failed.
-    """
+            open_device("cuda")
+        except ConfigError as error:
+            _WAKING_ERRORS[config] = error
+        else:
+            warm_up("cuda", config)
+
+
+def prepare_device(config: CountConfig) -> Callable[[], None]:
+    """Initialize CUDA in a background thread, or raise ConfigError if another device cannot be used."""
+    # Importing torch, initializing CUDA and loading kernels takes seconds, in which the text can be read; a process
+    # does it once for the same settings. Call the returned function repeatedly while reading: it raises ConfigError
+    # once initializing the requested CUDA device has failed.
     if not may_use_cuda(config.device):
         if config.device not in ("auto", "cpu"):
             from swivel.counts.cooccurrence.gpu.counter import open_device
@@ -210,20 +188,20 @@ def prepare_device(config: CountConfig) -> Callable[[], None]:
         return lambda: None
 
     with _WAKING_LOCK:
-        waking = _WAKINGS.get(config)
-        if waking is None or waking.error is not None:  # A device that failed may work by now.
-            waking = _WAKINGS[config] = _Waking(config)
-            waking.thread.start()
+        has_failed = _WAKING_ERRORS.pop(config, None) is not None  # A device that failed may work by now.
+        if has_failed or config not in _WAKING:
+            # A daemon: a process that ends need not wait for it.
+            _WAKING[config] = threading.Thread(target=_wake_device, args=(config,), name="swivel-wake", daemon=True)
+            _WAKING[config].start()
 
     def check() -> None:
-        if waking.error is not None and config.device == "cuda":
-            raise waking.error
+        if config in _WAKING_ERRORS and config.device == "cuda":
+            raise _WAKING_ERRORS[config]
 
     return check
 
 
 def _wait_for_device(config: CountConfig) -> None:
     """Wait until CUDA is initialized, if `prepare_device` has begun it: two threads would compile the same kernels."""
-    waking = _WAKINGS.get(config)
-    if waking is not None:
-        waking.thread.join()
+    if config in _WAKING:
+        _WAKING[config].join()

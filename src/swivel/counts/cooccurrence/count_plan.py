@@ -34,6 +34,7 @@ _MAX_PADDED = (1 << 32) - (1 << 20)  # places are uint32
 # one corpus (65 M tokens, 98,304 words, symmetric and directional) on a 2-core Xeon; other machines differ.
 _SECONDS_PER_NEIGHBOR = 6e-9
 _SECONDS_PER_CELL = 6e-8
+_SIZES = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +96,14 @@ def survey_corpus(ids: NDArray[np.uint32], words: int, config: CountConfig, *, t
         run = tail if part_breaks else run + tail
         samples.append(buffer[:sampled] + start)
 
-    cells = _count_columns(ids, np.concatenate(samples), words, config) / is_sampled.mean()
-    return Survey(int(ids.size), tokens, breaks, max(longest, run), int(cells))
+    longest = max(longest, run)
+    cells = _count_columns(ids, np.concatenate(samples), words, config, max(longest - 1, 1)) / is_sampled.mean()
+    return Survey(int(ids.size), tokens, breaks, longest, int(cells))
 
 
-def _count_columns(ids: NDArray[np.uint32], places: NDArray[np.int64], words: int, config: CountConfig) -> int:
+def _count_columns(
+    ids: NDArray[np.uint32], places: NDArray[np.int64], words: int, config: CountConfig, reach: int
+) -> int:
     """Return the number of cells of the words at these places, which are all places where these words occur."""
     from swivel.counts.cooccurrence import window_kernels as kernels
 
@@ -107,20 +111,20 @@ def _count_columns(ids: NDArray[np.uint32], places: NDArray[np.int64], words: in
     places = places[np.argsort(ids[places], kind="stable")]
     edges = np.flatnonzero(np.diff(ids[places].astype(np.int64), prepend=-1, append=-1)).tolist()
     stamps = np.zeros(words * max(len(part_names(config)), 1), np.int32)
-    parts = place_parts(config)
+    parts = place_parts(config, reach)
+    left = min(config.window_left, reach)
     cells = 0
 
     # `ids` may be larger than memory: reading ahead would load pages that are not used.
     with random_reads(ids):
         for number, (first, last) in enumerate(pairwise(edges), 1):
             row = places[first:last]
-            cells += kernels.sample_row(ids, row, parts, config.window_left, words, stamps, np.int32(number))
+            cells += kernels.sample_row(ids, row, parts, left, words, stamps, np.int32(number))
 
     return cells
 
 
 def _chunk_memory(layout: Layout, survey: Survey, plan: CountPlan) -> int:
-    """Return the bytes of memory that counting a chunk needs."""
     from swivel.counts.cooccurrence.rows import accumulator_shape
 
     shape = accumulator_shape(layout, plan.left + plan.right)
@@ -137,10 +141,8 @@ def _chunk_memory(layout: Layout, survey: Survey, plan: CountPlan) -> int:
 
 
 def make_plan(layout: Layout, config: CountConfig, survey: Survey, *, threads: int, memory: int) -> CountPlan:
-    """Return a plan that stays within `memory` bytes, or raise MemoryBudgetError with the bytes needed.
-
-    If memory is short, the plan has more and smaller chunks, up to `_MAX_RUNS`, and then fewer threads.
-    """
+    """Return a plan that stays within `memory` bytes, or raise MemoryBudgetError with the bytes needed."""
+    # If memory is short, the plan has more and smaller chunks, up to `_MAX_RUNS`, and then fewer threads.
     left = min(config.window_left, max(survey.longest - 1, 1))
     right = min(config.window_right, max(survey.longest - 1, 1))
     max_block_cells = min(layout.largest_rows * layout.columns, int(1.3 * survey.cells / layout.row_blocks) + 1_024)
@@ -215,11 +217,8 @@ def forecast_count(layout: Layout, survey: Survey, plan: CountPlan) -> tuple[int
 def announce_forecast(path: Path, cells: int, forecast: tuple[int, int, float], progress: Progress) -> None:
     """Report disk, memory and seconds; raise StorageError or MemoryBudgetError if one of them is clearly too small."""
     disk, memory, seconds = forecast
-    number = str(cells)
-    for size, letter in ((10**3, "k"), (10**6, "M"), (10**9, "G")):
-        if cells >= size:
-            number = f"{cells / size:.3g} {letter}"
-
+    size, letter = next((each for each in _SIZES if cells >= each[0]), (1, ""))
+    number = f"{cells / size:.3g} {letter}" if letter else str(cells)
     costs = f"{format_bytes(disk)} on disk, {format_bytes(memory)} of memory, {max(seconds, 1):.0f} s"
     progress.message(f"about {number} cells: {costs}")
 

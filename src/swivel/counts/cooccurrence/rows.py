@@ -36,10 +36,10 @@ def accumulator_shape(layout: Layout, reach: int) -> kernels.CountShape:
 
 def make_window(config: CountConfig, plan: CountPlan, shape: kernels.CountShape) -> kernels.Window:
     """Return the window in the form the kernels need; the word itself, in the middle, has weight 0."""
-    weights = window_weights(config)
-    wide = np.concatenate([weights.left[: plan.left][::-1], [0], weights.right[: plan.right]]).astype(np.int64)
-    skipped = config.window_left - plan.left
-    parts = place_parts(config)[skipped : skipped + wide.size]
+    reach = max(plan.left, plan.right)
+    left, right = window_weights(config, reach)
+    wide = np.concatenate([left[::-1], [0], right]).astype(np.int64)
+    parts = place_parts(config, reach)
     return kernels.Window(plan.left, (parts * shape.part_stride).astype(np.uint64), wide.astype(np.uint32), wide)
 
 
@@ -83,10 +83,8 @@ class ChunkCounter:
         self._spaces = queue.SimpleQueue()
 
     def make_index(self, first: int, last: int) -> kernels.Index:
-        """Return the inverted index of the places `first` to `last - 1`, with padding between units.
-
-        Each thread indexes one range. Tallies of the ranges give each thread its own part of `positions` to write to.
-        """
+        """Return the inverted index of the places `first` to `last - 1`, with padding between units."""
+        # Each thread indexes one range. Tallies of the ranges give each thread its own part of `positions` to write to.
         threads = self.threads
         edges = np.linspace(first, last, threads + 1).astype(np.int64)
         pieces = [self.ids[edges[part] : edges[part + 1]] for part in range(threads)]
@@ -158,15 +156,6 @@ class _Workspace:
         self.positions = np.empty(capacity, np.uint32)
         self.counts = np.empty(capacity, np.uint32)
 
-    def _grow(self, used: int) -> None:
-        """Double the capacity for cells and keep the first `used`."""
-        positions = np.empty(2 * self.counts.size, np.uint32)
-        counts = np.empty(2 * self.counts.size, np.uint32)
-        positions[:used] = self.positions[:used]
-        counts[:used] = self.counts[:used]
-        self.positions = positions
-        self.counts = counts
-
     def count_block(self, counter: ChunkCounter, index: kernels.Index, block: int) -> CellArrays:
         """Return the cells of a row block in shard order, growing the buffers as needed."""
         shape = counter.shape
@@ -184,7 +173,9 @@ class _Workspace:
             kernels.count_rows(index, counter.window, shape, self.space, block, counted, progress)
             if progress[0] == rows:
                 return _group_by_shard(counted, int(progress[1]), int(progress[2]))
-            self._grow(int(progress[1]))
+            used = int(progress[1])
+            self.positions = np.concatenate([self.positions[:used], np.empty(2 * self.counts.size - used, np.uint32)])
+            self.counts = np.concatenate([self.counts[:used], np.empty(2 * self.counts.size - used, np.uint32)])
 
 
 def _group_by_shard(counted: kernels.CountedCells, cells: int, large: int) -> CellArrays:

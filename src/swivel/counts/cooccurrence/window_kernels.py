@@ -280,11 +280,9 @@ def _emit_row(acc, space, shape, block, row, cells, used, large):  # type: ignor
 
 @_jit
 def count_rows(index, window, shape, space, block, cells, progress):  # type: ignore[no-untyped-def]
-    """Count the rows of a block, starting at `progress` = [row, cells, large cells].
-
-    Stop when all rows are counted or the next row might not fit in `cells`; `progress` then holds the new position. A
-    row whose sum fits in 32 bits uses the narrow accumulator, more of which fits in the cache.
-    """
+    """Count the rows of a block, starting at `progress` = [row, cells, large cells]."""
+    # Stop when all rows are counted or the next row might not fit in `cells`; `progress` then holds the new position. A
+    # row whose sum fits in 32 bits uses the narrow accumulator, more of which fits in the cache.
     # Locals instead of entries of `progress`, so that they stay in registers.
     row = progress[0]
     used = progress[1]
@@ -355,11 +353,9 @@ def group_by_shard(cells, large, lengths, positions, counts, large_cells):  # ty
 
 @_jit
 def survey_range(ids, words, is_sampled, places):  # type: ignore[no-untyped-def]
-    """Return tokens, breaks, three unit lengths, sampled places and the first wrong id (or -1) of a range.
-
-    The lengths are those before the first break, of the longest unit, and after the last break. The places of sampled
-    words are written to `places`, from index 0 on.
-    """
+    """Return tokens, breaks, three unit lengths, sampled places and the first wrong id (or -1) of a range."""
+    # The lengths are those before the first break, of the longest unit, and after the last break. The places of sampled
+    # words are written to `places`, from index 0 on.
     tokens = breaks = run = longest = sampled = 0
     head = -1
     wrong = -1
@@ -390,10 +386,8 @@ def survey_range(ids, words, is_sampled, places):  # type: ignore[no-untyped-def
 
 @_jit
 def sample_row(ids, places, parts, left, words, stamps, stamp):  # type: ignore[no-untyped-def]
-    """Return the number of distinct columns of one word, from the places where it occurs.
-
-    `stamps[column] == stamp` marks a column as seen, so that the array need not be cleared for the next word.
-    """
+    """Return the number of distinct columns of one word, from the places where it occurs."""
+    # `stamps[column] == stamp` marks a column as seen, so that the array need not be cleared for the next word.
     distinct = 0
     for occurrence in range(places.size):
         # Outwards from the word, so that a break ends one side.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -15,34 +14,15 @@ from numpy.typing import NDArray
 
 from swivel.config import CountConfig
 from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts.block_layout import Ints
 
+_MAX_REACH = 1 << 40  # None, but distances stay integers of 64 bits. Texts are shorter, and what uses them cuts them.
 _MAX_UNIT = 1 << 24
 _BINARY_UNIT = 1 << 20  # unit of rounded weights, if the exact common unit is too large
 
 
-@dataclass(frozen=True, slots=True)
-class WindowWeights:
-    """Weights of the window in units of 1 / unit; `left[t - 1]` is the weight at distance t."""
-
-    unit: int
-    left: NDArray[np.int64]
-    right: NDArray[np.int64]
-
-
-def window_weights(config: CountConfig) -> WindowWeights:
-    """Return the weights of the left and the right side of the window.
-
-    >>> window_weights(CountConfig(window=3)).left.tolist()
-    [6, 3, 2]
-    """
-    unit = _choose_unit(config)
-    left = _weigh_side(config.weight, config.window_left, unit)
-    right = _weigh_side(config.weight, config.window_right, unit)
-    return WindowWeights(unit, left, right)
-
-
-def _choose_unit(config: CountConfig) -> int:
-    """Return the least common multiple of the denominators of all weights, or _BINARY_UNIT if it is too large."""
+def window_unit(config: CountConfig) -> int:
+    """Return the unit of the weights: the least common multiple of their denominators, or a power of 2 if too large."""
     sizes = (config.window_left, config.window_right)
     divisors: Iterable[int] = ()
     if config.weight == "harmonic":
@@ -55,19 +35,31 @@ def _choose_unit(config: CountConfig) -> int:
         unit = math.lcm(unit, divisor)
         if unit > _MAX_UNIT:
             return _BINARY_UNIT
-
     return unit
 
 
-def _weigh_side(weight: str, size: int, unit: int) -> NDArray[np.int64]:
-    distances = np.arange(1, size + 1, dtype=np.int64)
-    if weight == "uniform":
-        return np.full(size, unit, np.int64)
+def window_weights(config: CountConfig, reach: int = _MAX_REACH) -> tuple[Ints, Ints]:
+    """Return the weights at distances 1, 2, ... on the left and on the right, in units, no farther than `reach`.
 
-    # The weight is numerator / denominator: 1/t, or (size + 1 - t) / size.
-    numerator, denominator = (1, distances) if weight == "harmonic" else (size + 1 - distances, max(size, 1))
-    rounded = (2 * unit * numerator + denominator) // (2 * denominator)  # half up
-    return np.maximum(rounded, 1).astype(np.int64)
+    >>> window_weights(CountConfig(window=3, right=5), reach=4)[1].tolist()
+    [60, 30, 20, 15]
+    """
+    unit = window_unit(config)
+    sides = []
+    for size in (config.window_left, config.window_right):
+        # Python integers where a window may be wider than any text: its distances are cut, but not its weights.
+        distances = np.arange(1, min(size, reach) + 1)
+        if config.weight == "harmonic":
+            weights = (2 * unit + distances) // (2 * distances)  # 1 / t, rounded half up
+        elif config.weight == "linear":
+            exact = (
+                (2 * unit * (size + 1 - t) + size) // (2 * size) for t in distances.tolist()
+            )  # (size + 1 - t) / size
+            weights = np.fromiter(exact, np.int64, distances.size)
+        else:
+            weights = np.full(distances.size, unit)
+        sides.append(np.maximum(weights, 1).astype(np.int64))
+    return sides[0], sides[1]
 
 
 def part_names(config: CountConfig) -> tuple[str, ...]:
@@ -90,9 +82,9 @@ def _range_name(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 
-def place_parts(config: CountConfig) -> NDArray[np.int64]:
-    """Return the part of each place of the window, from left to right."""
-    places = np.arange(-config.window_left, config.window_right + 1)
+def place_parts(config: CountConfig, reach: int = _MAX_REACH) -> Ints:
+    """Return the part of each place of the window, from left to right, no farther from its middle than `reach`."""
+    places = np.arange(-min(config.window_left, reach), min(config.window_right, reach) + 1)
     parts = np.zeros(places.size, np.int64)
     if config.has_bands:
         parts += np.abs(places) > config.near

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from swivel.counts.block_layout import Ints
 from swivel.counts.importers.context import ImportChunk, ImportContext, LabelTable, Place, number_places
 from swivel.counts.importers.import_config import pick_fields
-from swivel.errors import CountsError, missing_extra
+from swivel.errors import CountsError, first_line, missing_extra
 from swivel.runtime.parallel import map_in_order
 
 _MEMORY_PER_BATCH_ROW = 1 << 10  # bytes; about a sixth of it is used, by the three batches in flight
@@ -43,12 +43,8 @@ def _load_pyarrow(what: str, name: str) -> Iterator[Any]:
     try:
         yield pa
     except (pa.ArrowException, OSError, MemoryError, OverflowError, UnicodeDecodeError) as error:
-        text = _first_line(error) or type(error).__name__
+        text = first_line(error) or type(error).__name__
         raise CountsError(f"{name}: pyarrow cannot read the file; it may be damaged ({text})") from error
-
-
-def _first_line(value: object) -> str:
-    return str(value).strip().split("\n")[0]
 
 
 def read_parquet(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
@@ -64,17 +60,16 @@ def read_parquet(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
                 if all_names.count(name) > 1:
                     raise CountsError(f"{file}: several columns are named {name!r}")
 
+            # One row group after another: a reader of all groups keeps the whole file in memory.
+            groups = (
+                batch.select(names)
+                for group in range(reader.num_row_groups)
+                for batch in reader.iter_batches(_batch_rows(context), row_groups=[group], columns=names)
+            )
             share = file.stat().st_size / max(reader.metadata.num_rows, 1)
-            yield from _read_batches(pa, _read_groups(reader, names, _batch_rows(context)), str(file), context, share)
+            yield from _read_batches(pa, groups, str(file), context, share)
 
         pa.default_memory_pool().release_unused()
-
-
-def _read_groups(opened: Any, names: list[str], rows: int) -> Iterator[Any]:
-    """Yield the batches of one row group after another; one reader for all groups keeps the whole file in memory."""
-    for group in range(opened.num_row_groups):
-        for batch in opened.iter_batches(batch_size=rows, row_groups=[group], columns=names):
-            yield batch.select(names)
 
 
 def read_arrow(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
@@ -154,7 +149,7 @@ def _take_plain(pa: Any, array: Any, what: str, place: Place) -> Any:
 def _check_labels(pa: Any, array: Any, place: Place) -> Any:
     array = _take_plain(pa, array, "label", place)
     if not pa.types.is_integer(array.type) and str(array.type) not in _TEXT_TYPES:
-        raise CountsError(f"{place(0)}: labels must be strings or integers, got {_first_line(array.type)}")
+        raise CountsError(f"{place(0)}: labels must be strings or integers, got {first_line(array.type)}")
     return array
 
 
@@ -176,7 +171,8 @@ def _take_counts(pa: Any, array: Any, place: Place) -> NDArray[np.float64]:
     types = pa.types
     if not (types.is_integer(array.type) or types.is_floating(array.type) or types.is_decimal(array.type)):
         raise CountsError(
-            f"{place(0)}: counts must be numbers, got {_first_line(array.type)}; pass fields to choose the columns"
+            f"{place(0)}: counts must be numbers, got {first_line(array.type)}; pass fields to choose the columns",
+            argument="fields",
         )
     if types.is_decimal(array.type):
         array = array.cast(pa.float64())

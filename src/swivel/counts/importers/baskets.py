@@ -15,12 +15,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from swivel.config import CountConfig
+from swivel.corpus.text_lines import read_table_lines
 from swivel.counts.block_layout import Ints, UnitCells
-from swivel.counts.cooccurrence.windows import window_weights
+from swivel.counts.cooccurrence.windows import window_unit, window_weights
 from swivel.counts.importers.context import ImportContext, Place, number_places
 from swivel.counts.importers.import_config import SEPARATORS, ImportConfig
-from swivel.counts.importers.lines import read_lines
-from swivel.counts.importers.spill import PIECE, SpillFiles, add_sums
+from swivel.counts.importers.spill import PIECE, add_sums, open_spill
 from swivel.errors import CountsError
 
 _ITEMS = 1 << 24  # items paired at a time: their arrays take 0.6 GiB
@@ -37,7 +37,7 @@ def read_basket_file(file: Path, context: ImportContext) -> Iterator[Baskets]:
     mark = context.config.comment.encode() if context.config.comment else None
     is_header = context.config.header
 
-    for block in read_lines(file):
+    for block in read_table_lines(file):
         separator = separator or next((each for each in (b"\t", b",", b";") if each in block.data), b" ")
         baskets: list[list[bytes]] = []
 
@@ -85,7 +85,8 @@ def _number_baskets(baskets: list[list[Any]], context: ImportContext, place: Pla
         pairs = longest * (longest - 1) // 2
         raise CountsError(
             f"{place(int(lengths.argmax()))}: a basket of {longest:,} items makes {pairs:,} pairs; "
-            "pass a larger largest_basket, or a window"
+            "pass a larger largest_basket, or a window",
+            argument=("largest_basket", "window"),
         )
 
     ends = np.cumsum(lengths)
@@ -94,29 +95,26 @@ def _number_baskets(baskets: list[list[Any]], context: ImportContext, place: Pla
     return ids, lengths
 
 
-class BasketSpill(SpillFiles):
+class BasketSpill:
     """Files of items and basket lengths, from which the cells are generated."""
 
     length = None  # number of cells: not known before they are generated
 
     def __init__(self, folder: Path | None, config: ImportConfig, sides: str) -> None:
-        super().__init__(folder, items=np.uint32, lengths=np.uint32)
+        self.files = open_spill(folder, items=np.uint32, lengths=np.uint32)
         self._both_ways = sides != "same"
-        self._weights: Ints | None = None
-        self.unit = 1
-
-        if config.window is not None:
-            weights = window_weights(CountConfig(window=config.window, weight=config.weight))
-            self.unit = weights.unit
-            self._weights = weights.left
+        self._window = config.window and CountConfig(window=config.window, weight=config.weight)
+        self.unit = window_unit(self._window) if self._window else 1
 
     def add(self, baskets: Baskets) -> None:
         """Append baskets to the files."""
-        self.append(*baskets)
+        for file, values in zip(self.files, baskets, strict=True):
+            file.append(values)
 
     def finish(self, name: str) -> None:
         """Close the files; raise CountsError if the source `name` has no baskets."""
-        self.close()
+        for file in self.files:
+            file.close()
         if not self.files[0].length:
             raise CountsError(f"{name}: there are no baskets")
 
@@ -142,23 +140,22 @@ class BasketSpill(SpillFiles):
             first = last
             begin = end
 
-    def pieces(self) -> Iterator[UnitCells]:
-        """Yield the cells of all pairs of a block of baskets, summed within the block, in pieces."""
+    def pieces(self, threads: int) -> Iterator[UnitCells]:
+        """Yield the cells of all pairs of a block of baskets, summed within the block; `threads` is not used."""
         for items, after in self._blocks():
-            if self._weights is None and self._both_ways:
-                items = _sort_baskets(items, after)  # so that a pair is counted in one direction only
+            if self._window is None and self._both_ways:
+                # In ascending order within each basket, so that a pair is counted in one direction only. The last item
+                # of a basket has none after it.
+                numbers = np.cumsum(after == 0) - (after == 0)
+                items = items[np.lexsort((items, numbers))]
 
-            weights = np.ones(int(after.max(initial=0)), np.int64) if self._weights is None else self._weights
+            # A window may be wider than any basket, whose items are what memory is needed for.
+            longest = int(after.max(initial=0))
+            weights = window_weights(self._window, longest)[0] if self._window else np.ones(longest, np.int64)
             for rows, columns, units in _count_pairs(items, np.minimum(after, len(weights)), weights):
                 yield rows, columns, units
                 if self._both_ways:
                     yield columns, rows, units
-
-
-def _sort_baskets(items: Ints, after: Ints) -> Ints:
-    """Return the items in ascending order within each basket; the last item of a basket has none after it."""
-    baskets = np.cumsum(after == 0) - (after == 0)
-    return items[np.lexsort((items, baskets))]
 
 
 def _count_pairs(items: Ints, after: Ints, weights: Ints) -> Iterator[UnitCells]:

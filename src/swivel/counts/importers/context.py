@@ -58,15 +58,19 @@ class LabelTable(dict[Any, int]):
         super().__init__()
         self._memory_bytes = memory_bytes
         self.used_bytes = 0
+        self.beside: LabelTable | None = None  # another table that shares the memory
 
     def __missing__(self, label: Any) -> int:
         # Called for new labels only: labels that are known cost one lookup, in C.
         text = _check_label(label)
         self.used_bytes += _BYTES_PER_LABEL + 2 * len(text)
-        if self.used_bytes > self._memory_bytes:
+        used = self.used_bytes + (self.beside.used_bytes if self.beside is not None else 0)
+        if used > self._memory_bytes // 2:
+            count = len(self) + len(self.beside or ())
             raise MemoryBudgetError(
-                f"{len(self):,} labels take {format_bytes(self.used_bytes)}, more than half of the memory; "
-                "pass a larger memory"
+                f"{count:,} labels take {format_bytes(used)}, more than half of the memory of "
+                f"{format_bytes(self._memory_bytes)}; pass a larger memory",
+                argument="memory",
             )
 
         return self.setdefault(label, len(self))
@@ -125,15 +129,9 @@ def as_labels(values: NDArray[Any]) -> list[Any]:
 
 
 def label_positions(size: int, labels: Sequence[str] | None, counts: int, name: str, side: str) -> list[str]:
-    """Return the labels of the rows or columns of a matrix with `counts` cells; without labels, their positions.
-
-    A size that is implausible for the number of counts raises CountsError, before memory is allocated for it.
-
-    >>> label_positions(10**12, None, 3, "a.npz", "rows")
-    Traceback (most recent call last):
-    swivel.errors.CountsError: a.npz: 1,000,000,000,000 rows for only 3 counts; is it damaged?
-    """
+    """Return the labels of the rows or columns of a matrix with `counts` cells; without labels, their positions."""
     if labels is None:
+        # Before memory is allocated for a size that only a damaged file has.
         if size > _FREE_POSITIONS + _POSITIONS_PER_COUNT * counts:
             raise CountsError(f"{name}: {size:,} {side} for only {counts:,} counts; is it damaged?")
         return list(map(str, range(size)))
@@ -162,24 +160,23 @@ class ImportContext:
     sides: str  # see `ImportConfig.sides`; some readers set it from the file
     memory_bytes: int
     task: Task  # readers report the bytes or rows of the source that they have read
-
     # Labels for the rows and columns of a matrix, from the user or from the format.
     row_labels: Sequence[str] | None = None
     column_labels: Sequence[str] | None = None
-
     # Tables for readers of labeled sources; the same object if rows and columns are the same things.
     rows: LabelTable = field(init=False)
     columns: LabelTable = field(init=False)
-
     shape: tuple[int, int] | None = None  # numbers of rows and columns if ids are positions in a matrix
     labels: tuple[list[str], list[str]] = ([], [])  # of all rows and of all columns, after `settle`
     _name: str = ""
 
     def __post_init__(self) -> None:
-        # All labels together may take half of the memory.
-        budget = self.memory_bytes // (2 if self.is_shared else 4)
-        self.rows = LabelTable(memory_bytes=budget)
-        self.columns = self.rows if self.is_shared else LabelTable(memory_bytes=budget)
+        # All labels together may take half of the memory: few columns leave more of it to the rows.
+        self.rows = self.columns = LabelTable(memory_bytes=self.memory_bytes)
+        if not self.is_shared:
+            self.columns = LabelTable(memory_bytes=self.memory_bytes)
+            self.columns.beside = self.rows
+            self.rows.beside = self.columns
 
     @property
     def is_shared(self) -> bool:
@@ -214,7 +211,10 @@ class ImportContext:
             if not self.is_shared:
                 columns = label_positions(self.shape[1], self.column_labels, counts, self._name, "columns")
         elif self.row_labels is not None or self.column_labels is not None:
-            raise ConfigError("row_labels and column_labels are for matrices; this source has its own labels")
+            raise ConfigError(
+                "row_labels and column_labels are for matrices; this source has its own labels",
+                argument=("row_labels", "column_labels"),
+            )
         else:
             rows = self.rows.labels()
             columns = rows if self.is_shared else self.columns.labels()

@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from swivel.corpus.text_lines import LineBlock, read_table_lines
 from swivel.counts.importers.context import ImportChunk, ImportContext, Place
 from swivel.counts.importers.import_config import SEPARATORS, ImportConfig, pick_fields
-from swivel.counts.importers.lines import LineBlock, read_lines
 from swivel.errors import CountsError
 from swivel.runtime.numbers import is_plain, parse_float
 
-_KNOWN_NUMBERS = 1 << 16  # cache size: counts by their text
+_KNOWN_NUMBERS = 1 << 16
 _CSV_LINES = 1 << 15
 _RULE = "the first line has"  # where the expected number of fields comes from
 
@@ -75,7 +75,6 @@ def parse_numbers(
 def read_triples(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
     """Yield the cells of a text file: `row SEPARATOR column SEPARATOR count`; without a third field the count is 1."""
     config = context.config
-    known = _Numbers()
     batches = _read_batches(file, config, context)
     first = next(batches, None)
     if first is None:
@@ -87,19 +86,18 @@ def read_triples(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
         first = FieldBatch(first.name, first.fields[first.width :], first.width, first.numbers[1:])
 
     picks = pick_fields(config, names, first.width, str(file))
+    parse = _Numbers().__getitem__
 
     for batch in itertools.chain([first], batches):
         rows, columns, *others = map(batch.column, picks)
-        counts = parse_numbers(others[0], batch.place, "count", known.__getitem__) if others else None
+        counts = parse_numbers(others[0], batch.place, "count", parse) if others else None
         yield context.make_chunk(rows, columns, counts, batch.place)
 
 
 def _read_batches(file: Path, config: ImportConfig, context: ImportContext) -> Iterator[FieldBatch]:
-    """Yield the fields of a file in batches, without blank lines and comments.
-
-    Every line must have as many fields as the first one.
-    """
-    blocks = read_lines(file)
+    """Yield the fields of a file in batches, without blank lines and comments."""
+    # Every line must have as many fields as the first one.
+    blocks = read_table_lines(file)
     separator = b""
     width = 0
 
@@ -109,7 +107,7 @@ def _read_batches(file: Path, config: ImportConfig, context: ImportContext) -> I
             if sample is None:
                 continue
             separator = _choose_separator(file, config, sample)
-            width = len(_split(sample, separator))
+            width = len(sample.split(None if separator == b" " else separator))
             if separator == b"," and b'"' in sample:
                 width = 0  # commas inside quotation marks do not separate; csv.reader finds the width
 
@@ -130,10 +128,6 @@ def _choose_separator(file: Path, config: ImportConfig, sample: bytes) -> bytes:
     return b"\t" if b"\t" in sample else b" "
 
 
-def _split(line: bytes, separator: bytes) -> list[bytes]:
-    return line.split() if separator == b" " else line.split(separator)
-
-
 def _kept_lines(lines: LineBlock, comment: str | None) -> Iterator[tuple[int, bytes]]:
     """Yield number and content of the lines that are not blank and not comments."""
     mark = comment.encode() if comment else None
@@ -145,10 +139,8 @@ def _kept_lines(lines: LineBlock, comment: str | None) -> Iterator[tuple[int, by
 def split_fields(
     lines: LineBlock, separator: bytes, width: int, *, comment: str | None = None, rule: str = _RULE
 ) -> FieldBatch:
-    """Return the fields of a block, without blank lines and comments; a space as separator is any white space.
-
-    A line that has not `width` fields raises CountsError; `rule` tells where the width comes from.
-    """
+    """Return the fields of a block, without blank lines and comments; a space as separator is any white space."""
+    # A line that has not `width` fields raises CountsError; `rule` tells where the width comes from.
     even = None if comment else _split_evenly(lines, separator, width)
     if even:
         return even
@@ -157,9 +149,9 @@ def split_fields(
     numbers = []
 
     for number, line in _kept_lines(lines, comment):
-        split = _split(line, separator)
+        split = line.split(None if separator == b" " else separator)
         if len(split) != width:
-            raise _uneven(lines.name, number, len(split), width, rule)
+            raise CountsError(f"{lines.name}, line {number:,}: {len(split)} fields, but {rule} {width}")
         fields += split
         numbers.append(number)
 
@@ -186,15 +178,18 @@ def _split_evenly(lines: LineBlock, separator: bytes, width: int) -> FieldBatch 
     return FieldBatch(lines.name, fields, width, range(lines.first, lines.first + len(is_end)))
 
 
-def _uneven(name: str, number: int, count: int, width: int, rule: str = _RULE) -> CountsError:
-    return CountsError(f"{name}, line {number:,}: {count} fields, but {rule} {width}")
-
-
 def _read_quoted(
     first: LineBlock, blocks: Iterator[LineBlock], config: ImportConfig, context: ImportContext, width: int
 ) -> Iterator[FieldBatch]:
     """Yield the rest of a .csv file with quoted fields, which may contain commas and line ends."""
-    rows = csv.reader(_decode_lines(itertools.chain([first], blocks), context), strict=True)
+
+    def decode_lines() -> Iterator[str]:
+        for block in itertools.chain([first], blocks):
+            context.task.advance(block.cost)
+            for index, line in enumerate(block.lines()):
+                yield block.decode(line, index) + "\n"
+
+    rows = csv.reader(decode_lines(), strict=True)
     begin = first.first - 1
 
     while True:
@@ -208,7 +203,7 @@ def _read_quoted(
                     continue
                 width = width or len(row)
                 if len(row) != width:
-                    raise _uneven(first.name, number, len(row), width)
+                    raise CountsError(f"{first.name}, line {number:,}: {len(row)} fields, but {_RULE} {width}")
                 fields += [field.encode() for field in row]
                 numbers.append(number)
         except csv.Error as error:
@@ -218,10 +213,3 @@ def _read_quoted(
             return
 
         yield FieldBatch(first.name, fields, width, numbers)
-
-
-def _decode_lines(blocks: Iterator[LineBlock], context: ImportContext) -> Iterator[str]:
-    for block in blocks:
-        context.task.advance(block.cost)
-        for index, line in enumerate(block.lines()):
-            yield block.decode(line, index) + "\n"

@@ -1,10 +1,10 @@
-"""Detect the format of a source from its name, content or type, and choose the reader."""
+"""Find the source of an import: its format, from its name or type, its files and its reader."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,38 +12,14 @@ from swivel.config import CorpusConfig
 from swivel.corpus import fingerprint_sources, list_paths
 from swivel.corpus.digests import FileDigest
 from swivel.corpus.sources import PACKED_SUFFIXES, STDIN, is_pipe
-from swivel.counts.importers import arrow, baskets, glove
-from swivel.counts.importers import delimited as text
+from swivel.counts.importers import arrow, baskets, scipy_sparse
 from swivel.counts.importers import import_tables as tables
-from swivel.counts.importers import matrix_market as market
-from swivel.counts.importers import scipy_sparse as sparse
 from swivel.counts.importers.context import ImportContext
-from swivel.counts.importers.import_config import ImportConfig
+from swivel.counts.importers.glove import VOCABULARY
+from swivel.counts.importers.import_config import FORMATS, ImportConfig
 from swivel.errors import IS_TEXT_HINT, ConfigError, CorpusError, CountsError
 
-SUFFIXES = {
-    "triples": (".tsv", ".csv", ".txt"),
-    "edges": (".edges", ".edgelist"),
-    "baskets": (".baskets",),
-    "parquet": (".parquet", ".pq"),
-    "arrow": (".arrow", ".arrows", ".feather", ".ipc"),
-    "npz": (".npz",),
-    "mtx": (".mtx",),
-    "glove": (".bin",),
-}
-_READERS: Mapping[str, Callable[[Path, ImportContext], Iterator[Any]]] = {
-    "triples": text.read_triples,
-    "edges": text.read_triples,
-    "baskets": baskets.read_basket_file,
-    "parquet": arrow.read_parquet,
-    "arrow": arrow.read_arrow,
-    "npz": sparse.read_npz,
-    "mtx": market.read_market,
-    "glove": glove.read_glove,
-}
-_ONE_FILE = ("npz", "mtx", "glove")
-_PACKABLE = ("triples", "edges", "baskets", "mtx")
-_DEFAULT_SIDES = {"edges": "undirected", "baskets": "mirrored", "glove": "same"}
+Reader = Callable[[Any, ImportContext], Iterator[Any]]  # yields chunks, or batches of baskets
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,26 +29,19 @@ class ImportSource:
     format: str  # one of `import_config.FORMATS`, or "memory" for an object
     files: tuple[Path, ...]  # in order; () for an object
     size: float | None  # bytes, rows or cells; None if unknown
-    read: Callable[[ImportContext], Iterator[Any]]  # yields chunks, or batches of baskets
+    read: Callable[[ImportContext], Iterator[Any]]
 
     @property
     def name(self) -> str:
         """Name in messages: the first file and the number of further files."""
         if not self.files:
             return "the source"
-        if len(self.files) > 1:
-            return f"{self.files[0]} and {len(self.files) - 1:,} more"
-        return str(self.files[0])
-
-    @property
-    def default_sides(self) -> str:
-        """Relation of rows and columns if the settings do not give it."""
-        return _DEFAULT_SIDES.get(self.format, "apart")
+        return f"{self.files[0]}" + (f" and {len(self.files) - 1:,} more" if len(self.files) > 1 else "")
 
     @property
     def local_files(self) -> list[Path]:
         """All files that are read, including the vocabulary of GloVe."""
-        beside = [file.with_name(glove.VOCABULARY) for file in self.files if self.format == "glove"]
+        beside = [file.with_name(VOCABULARY) for file in self.files if self.format == "glove"]
         return [*(file for file in self.files if file != STDIN), *(file for file in beside if file.is_file())]
 
     def fingerprints(self, digests: Mapping[str, FileDigest]) -> dict[str, str]:
@@ -83,43 +52,38 @@ class ImportSource:
 
 
 def find_source(source: Any, config: ImportConfig, out: str | Path | None = None) -> ImportSource:
-    """Return the source behind a path, several paths or an object; raise ConfigError if its format is unknown.
-
-    Nothing in the output folder `out` is part of a source.
-    """
-    paths = _as_paths(source)
-    if paths is None:
+    """Return the source behind a path, several paths or an object; raise ConfigError if its format is unknown."""
+    # Nothing in the output folder `out` is part of a source.
+    paths = [source] if isinstance(source, (str, Path)) else source
+    if not isinstance(paths, (list, tuple)) or not all(isinstance(path, (str, Path)) for path in paths):
         return _find_object(source, config)
     if not paths:
         raise ConfigError("no source: pass a file, several files, or a folder")
 
     files = tuple(file for path in paths for file in _expand(path, out))
-    formats = {config.format or _guess_format(file) for file in files}
-    if len(formats) > 1:
-        raise ConfigError(f"sources have several formats ({', '.join(sorted(formats))}); import them separately")
+    names = {config.format or _guess_format(file) for file in files}
+    if len(names) > 1:
+        raise ConfigError(f"sources have several formats ({', '.join(sorted(names))}); import them separately")
 
-    format = formats.pop()
-    if format in _ONE_FILE and len(files) > 1:
-        raise ConfigError(f"{files[1]}: second source, but format {format} allows only one; import them separately")
+    name = names.pop()
+    format = FORMATS[name]
+    if format.is_alone and len(files) > 1:
+        raise ConfigError(f"{files[1]}: second source, but format {name} allows only one; import them separately")
 
     for file in files:
-        if format not in _PACKABLE and (file == STDIN or file.suffix.lower() in PACKED_SUFFIXES):
-            name = "standard input" if file == STDIN else str(file)
-            raise CountsError(f"{name}: {format} must be an uncompressed file; save or unpack it first")
+        if not format.may_be_packed and (file == STDIN or file.suffix.lower() in PACKED_SUFFIXES):
+            shown = "standard input" if file == STDIN else str(file)
+            raise CountsError(f"{shown}: {name} must be an uncompressed file; save or unpack it first")
+
+    module, function = format.reader.split(".")
+    reader: Reader = getattr(import_module(f"swivel.counts.importers.{module}"), function)
 
     def read(context: ImportContext) -> Iterator[Any]:
         for file in files:
-            yield from _READERS[format](file, context)
+            yield from reader(file, context)
 
-    return ImportSource(format, files, _total_size(files), read)
-
-
-def _as_paths(source: Any) -> list[str | Path] | None:
-    if isinstance(source, (str, Path)):
-        return [source]
-    if isinstance(source, (list, tuple)) and all(isinstance(item, (str, Path)) for item in source):
-        return list(source)
-    return None
+    size = None if STDIN in files else sum(file.stat().st_size for file in files)
+    return ImportSource(name, files, size, read)
 
 
 def _expand(path: str | Path, out: str | Path | None) -> list[Path]:
@@ -130,45 +94,42 @@ def _expand(path: str | Path, out: str | Path | None) -> list[Path]:
 
 
 def _guess_format(file: Path) -> str:
+    # What precedes the suffix of a compression counts: visits.tsv.gz has triples.
     suffixes = [suffix.lower() for suffix in file.suffixes if suffix.lower() not in PACKED_SUFFIXES]
-    for format, known in SUFFIXES.items():
-        if suffixes and suffixes[-1] in known:
-            return format
+    for name, format in FORMATS.items():
+        if suffixes and suffixes[-1] in format.suffixes:
+            return name
 
-    known = tuple(itertools.chain.from_iterable(SUFFIXES.values()))
-    raise ConfigError(f"{file}: unknown format; the name ends in none of {', '.join(known)}; pass format")
-
-
-def _total_size(files: tuple[Path, ...]) -> float | None:
-    if STDIN in files:
-        return None
-    return sum(file.stat().st_size for file in files)
+    known = ", ".join(suffix for format in FORMATS.values() for suffix in format.suffixes)
+    raise ConfigError(f"{file}: unknown format; the name ends in none of {known}; pass format", argument="format")
 
 
 def _find_object(source: Any, config: ImportConfig) -> ImportSource:
     if config.format not in (None, "triples", "edges", "baskets"):
         raise ConfigError(f"format {config.format} is for files; for an object in memory omit format")
+
+    format = "memory"
+    size: int | None = None
+    reader: Reader
     if config.format == "baskets":
-        return ImportSource("baskets", (), None, lambda context: baskets.read_basket_lists(_iterable(source), context))
+        format = "baskets"
+        reader = baskets.read_basket_lists
+    elif type(source).__module__.partition(".")[0] == "pyarrow":
+        reader = arrow.read_table
+    elif scipy_sparse.is_sparse(source):
+        size = source.nnz
+        reader = scipy_sparse.read_sparse
+    elif tables.is_frame(source):
+        size = source.shape[0]
+        reader = tables.read_frame
+    elif hasattr(source, "__array__") and hasattr(source, "shape"):
+        reader = scipy_sparse.read_sparse
+    else:
+        format = config.format or "memory"
+        is_mapping = isinstance(source, Mapping)
+        size = len(source) if is_mapping else None
+        reader = tables.read_mapping if is_mapping else tables.read_iterable
 
-    size = source.shape[0] if getattr(source, "shape", None) else None
-    if type(source).__module__.partition(".")[0] == "pyarrow":
-        return ImportSource("memory", (), None, lambda context: arrow.read_table(source, context))
-    if sparse.is_sparse(source):
-        return ImportSource("memory", (), source.nnz, lambda context: sparse.read_sparse(source, context))
-    if tables.is_frame(source):
-        return ImportSource("memory", (), size, lambda context: tables.read_frame(source, context))
-    if hasattr(source, "__array__") and hasattr(source, "shape"):
-        return ImportSource("memory", (), None, lambda context: sparse.read_sparse(source, context))
-
-    format = config.format or "memory"
-    if isinstance(source, Mapping):
-        return ImportSource(format, (), len(source), lambda context: tables.read_mapping(source, context))
-
-    return ImportSource(format, (), None, lambda context: tables.read_iterable(_iterable(source), context))
-
-
-def _iterable(source: Any) -> Iterable[Any]:
-    if not isinstance(source, Iterable):
+    if reader in (baskets.read_basket_lists, tables.read_iterable) and not isinstance(source, Iterable):
         raise CountsError(f"expected a path, a table, a matrix or triples to iterate over, got {type(source).__name__}")
-    return source
+    return ImportSource(format, (), size, lambda context: reader(source, context))

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from swivel.corpus.text_lines import read_table_lines
 from swivel.counts.importers.context import ImportChunk, ImportContext, number_places, refuse_ids
-from swivel.counts.importers.lines import read_lines
 from swivel.counts.importers.spill import PIECE
 from swivel.errors import CountsError
 
@@ -25,7 +25,9 @@ def read_glove(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
     if context.row_labels is None:
         vocabulary = file.with_name(VOCABULARY)
         if not vocabulary.is_file():
-            raise CountsError(f"{file}: the vocabulary {vocabulary} does not exist; pass row_labels")
+            raise CountsError(
+                f"{file}: the vocabulary {vocabulary} does not exist; pass row_labels", argument="row_labels"
+            )
         context.row_labels = read_label_file(vocabulary)
     if context.sides == "apart":
         context.column_labels = context.row_labels
@@ -52,12 +54,10 @@ def read_glove(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
 
 
 def read_label_file(file: Path) -> list[str]:
-    """Return the labels in a text file with one label per line, without anything after a tab and without a count.
-
-    This reads vocabularies of GloVe and word2vec (`word 123`), 10x Genomics files (`id TAB name`) and plain lists.
-    """
+    """Return the labels in a text file with one label per line, without anything after a tab and without a count."""
+    # This reads vocabularies of GloVe and word2vec (`word 123`), 10x Genomics files (`id TAB name`) and plain lists.
     labels = []
-    for block in read_lines(file):
+    for block in read_table_lines(file):
         for index, line in enumerate(block.lines()):
             label = line.partition(b"\t")[0]
             word, blank, number = label.rpartition(b" ")

@@ -3,27 +3,48 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 from swivel.config import FLAG, POSITIVE_INT, TEXT, check_fields, config_field, one_of
 from swivel.errors import ConfigError
 from swivel.runtime.numbers import is_integer
 from swivel.storage.manifest import one_line
 
-FORMATS = ("triples", "edges", "baskets", "parquet", "arrow", "npz", "mtx", "glove")
 SIDES = ("apart", "same", "mirrored", "undirected")
 SEPARATORS = {"tab": b"\t", "comma": b",", "semicolon": b";", "bar": b"|", "space": b" "}
 
-_TEXT = ("triples", "edges", "baskets")
-# Formats to which a setting applies.
-_TAKEN_BY = {
-    "fields": ("triples", "edges", "parquet", "arrow", "memory"),
-    "header": _TEXT,
-    "separator": _TEXT,
-    "comment": _TEXT,
-    "window": ("baskets",),
-    "weight": ("baskets",),
-    "largest_basket": ("baskets",),
+
+class FileFormat(NamedTuple):
+    """What is known about a format of counts besides its content."""
+
+    suffixes: tuple[str, ...]  # of the names of files
+    reader: str  # module and function of this package, which is imported when it is used
+    settings: tuple[str, ...] = ()  # fields of `ImportConfig` that apply to this format but not to all
+    sides: str = "apart"  # relation of rows and columns if the settings do not give it
+    may_be_packed: bool = False  # whether files may be compressed, or standard input
+    is_alone: bool = False  # whether there can be only one file
+
+
+_TEXT = ("header", "separator", "comment")
+FORMATS = {
+    "triples": FileFormat((".tsv", ".csv", ".txt"), "delimited.read_triples", ("fields", *_TEXT), may_be_packed=True),
+    "edges": FileFormat(
+        (".edges", ".edgelist"), "delimited.read_triples", ("fields", *_TEXT), "undirected", may_be_packed=True
+    ),
+    "baskets": FileFormat(
+        (".baskets",),
+        "baskets.read_basket_file",
+        (*_TEXT, "window", "weight", "largest_basket"),
+        "mirrored",
+        may_be_packed=True,
+    ),
+    "parquet": FileFormat((".parquet", ".pq"), "arrow.read_parquet", ("fields",)),
+    "arrow": FileFormat((".arrow", ".arrows", ".feather", ".ipc"), "arrow.read_arrow", ("fields",)),
+    "npz": FileFormat((".npz",), "scipy_sparse.read_npz", is_alone=True),
+    "mtx": FileFormat((".mtx",), "matrix_market.read_market", may_be_packed=True, is_alone=True),
+    "glove": FileFormat((".bin",), "glove.read_glove", sides="same", is_alone=True),
 }
+IN_MEMORY = FileFormat((), "", ("fields",))  # an object
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +90,15 @@ class ImportConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         if len(self.field_names) not in (0, 2, 3) or not all(self.field_names):
-            raise ConfigError(f"fields must be two or three names such as user,page,visits, got {self.fields!r}")
+            raise ConfigError(
+                f"fields must be two or three names such as user,page,visits, got {self.fields!r}", argument="fields"
+            )
+        try:
+            (self.comment or "").encode()
+        except UnicodeEncodeError:
+            raise ConfigError(
+                f"comment must be text that UTF-8 can encode, got {self.comment!a}", argument="comment"
+            ) from None
 
     @property
     def field_names(self) -> tuple[str, ...]:
@@ -80,12 +109,15 @@ class ImportConfig:
 def refuse_idle_settings(config: ImportConfig, format: str, name: str) -> None:
     """Raise ConfigError for a setting that has no effect on this format."""
     changes = {field.name for field in fields(config) if getattr(config, field.name) != field.default}
-    for setting, formats in _TAKEN_BY.items():
-        if setting in changes and format not in formats:
-            takers = ", ".join(kind for kind in formats if kind != "memory")
-            raise ConfigError(f"{setting} applies to {takers}, but {name} is read as {format}; omit it, or pass format")
+    some = {setting for each in FORMATS.values() for setting in each.settings}  # settings that not all formats have
+    for setting in sorted(changes & some - set(FORMATS.get(format, IN_MEMORY).settings)):
+        takers = ", ".join(kind for kind, each in FORMATS.items() if setting in each.settings)
+        raise ConfigError(
+            f"{setting} applies to {takers}, but {name} is read as {format}; omit it, or pass format",
+            argument=(setting, "format"),
+        )
     if "weight" in changes and config.window is None:
-        raise ConfigError("weight applies to distances in a window; pass window")
+        raise ConfigError("weight applies to distances in a window; pass window", argument=("weight", "window"))
 
 
 def pick_fields(config: ImportConfig, names: list[str] | None, width: int, where: str) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ from swivel.counts.importers.build import build_matrix
 from swivel.counts.importers.context import ImportContext, as_labels
 from swivel.counts.importers.detect import ImportSource, find_source
 from swivel.counts.importers.glove import read_label_file
-from swivel.counts.importers.import_config import ImportConfig, refuse_idle_settings
+from swivel.counts.importers.import_config import FORMATS, IN_MEMORY, ImportConfig, refuse_idle_settings
 from swivel.counts.importers.spill import CellSpill
 from swivel.counts.matrix import Matrix
 from swivel.counts.matrix_folder import open_matrix
@@ -31,7 +31,7 @@ from swivel.runtime.estimates import ResourceEstimate, check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import track
 from swivel.storage import fingerprint, scratch_folder
-from swivel.storage.output_folder import OutputFolder, output_folder
+from swivel.storage.output_folder import output_folder
 
 # A line of triples has at least 12 bytes; its cell takes 16 bytes in the scratch folder and 8 in the matrix. Compressed
 # files take more, which is known only after reading.
@@ -101,17 +101,12 @@ def import_counts(
                 return open_matrix(output.path)
             record["facts"] = to_facts(digests)
 
-        with _working_folder(output, origin) as path:
+        # The cells of an object whose size is known stay in memory, like the matrix, unless that is stored.
+        in_memory = output.path is None and not origin.files and origin.size is not None
+        with contextlib.nullcontext() if in_memory else output.working() as path:
             check_libraries("importing")
             matrix = _import(origin, config, labels, path, record, options)
             return matrix if output.path is not None else matrix.to_memory()
-
-
-def _working_folder(output: OutputFolder, source: ImportSource) -> contextlib.AbstractContextManager[Path | None]:
-    """Return a folder to work in; none for an object in memory that is not stored, whose cells stay in memory."""
-    if output.path is None and not source.files and source.size is not None:
-        return contextlib.nullcontext()
-    return output.working()
 
 
 def _make_config(settings: dict[str, Any]) -> ImportConfig:
@@ -124,7 +119,9 @@ def _make_config(settings: dict[str, Any]) -> ImportConfig:
     if isinstance(settings.get("fields"), (list, tuple)):
         names = [str(name) for name in settings["fields"]]
         if any("," in name for name in names):
-            raise ConfigError(f"fields cannot have names with a comma, got {names!r}; pass their positions, from 1")
+            raise ConfigError(
+                f"fields cannot have names with a comma, got {names!r}; pass their positions, from 1", argument="fields"
+            )
         settings = {**settings, "fields": ",".join(names)}
     return ImportConfig(**settings)
 
@@ -149,9 +146,12 @@ def _import(
     provenance: Mapping[str, Any],
     options: RunOptions,
 ) -> Matrix:
-    sides = config.sides or source.default_sides
+    sides = config.sides or FORMATS.get(source.format, IN_MEMORY).sides
     if source.format == "baskets" and sides == "apart":
-        raise ConfigError("sides must be mirrored or same for baskets, because items are rows and columns; got 'apart'")
+        raise ConfigError(
+            "sides must be mirrored or same for baskets, because items are rows and columns; got 'apart'",
+            argument="sides",
+        )
     if source.format == "baskets" and sides == "undirected":
         sides = "mirrored"
     if source.format == "edges" and config.comment is None:
@@ -166,7 +166,8 @@ def _import(
     with contextlib.ExitStack() as stack:
         scratch = None if path is None else stack.enter_context(scratch_folder(path))
         spill = BasketSpill(scratch, config, sides) if source.format == "baskets" else CellSpill(scratch)
-        stack.callback(spill.close)
+        for file in spill.files:
+            stack.callback(file.close)
 
         unit = "bytes" if source.files else "rows"
         with clear_errors("the source"), track(options.progress, "reading", source.size, unit) as task:

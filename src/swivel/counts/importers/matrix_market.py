@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from swivel.corpus.text_lines import LineBlock, read_table_lines
 from swivel.counts.block_layout import Ints
 from swivel.counts.importers.context import ImportChunk, ImportContext, refuse_ids
 from swivel.counts.importers.delimited import FieldBatch, parse_numbers, split_fields
-from swivel.counts.importers.lines import LineBlock, read_lines
 from swivel.errors import CountsError
 
 _HEADER = "%%MatrixMarket matrix coordinate"
@@ -19,14 +19,16 @@ _HEADER = "%%MatrixMarket matrix coordinate"
 
 def read_market(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
     """Yield the cells of a Matrix Market file: real, integer or pattern; general or symmetric."""
-    blocks = read_lines(file)
+    blocks = read_table_lines(file)
     kind, symmetry, size, rest = _read_header(file, blocks)
     rows, columns, announced_entries = size
 
     if symmetry == "symmetric" and context.config.sides is None:
         context.sides = "undirected"
     if symmetry == "symmetric" and context.sides == "apart":
-        raise CountsError(f"{file}: rows and columns of a symmetric matrix are the same things; omit sides")
+        raise CountsError(
+            f"{file}: rows and columns of a symmetric matrix are the same things; omit sides", argument="sides"
+        )
 
     context.set_shape(rows, columns, str(file))
     width = 2 if kind == "pattern" else 3  # a pattern has no counts

@@ -7,10 +7,12 @@ checked before they are used.
 from __future__ import annotations
 
 import contextlib
+import errno
 import zipfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,6 +23,7 @@ from swivel.counts.block_layout import Ints
 from swivel.counts.importers.context import ImportChunk, ImportContext, Place, refuse_ids
 from swivel.counts.importers.spill import PIECE
 from swivel.errors import CountsError, MemoryBudgetError
+from swivel.runtime.resources import format_bytes
 from swivel.storage.npy import ArrayHeader, read_array_header
 
 _MAX_INFLATION = 1_100  # deflate compresses at most 1,032 to 1
@@ -54,7 +57,7 @@ def read_sparse(matrix: Any, context: ImportContext) -> Iterator[ImportChunk]:
         columns = np.asarray(rowwise.indices[first:last], np.int64)
         counts = np.asarray(rowwise.data[first:last], np.float64)
         _check_range(columns, columns_total, "column", _number_values(name, first))
-        yield ImportChunk(rows, columns, counts, _name_cells(name, rows, columns))
+        yield ImportChunk(rows, columns, counts, partial(_name_cell, rows, columns))
         context.task.advance(last - first)
 
 
@@ -64,13 +67,13 @@ def _check_kind(values: NDArray[Any], name: str) -> NDArray[Any]:
     return values
 
 
+def _name_cell(rows: Ints, columns: Ints, index: int) -> str:
+    return f"the matrix, row {rows[index]:,}, column {columns[index]:,}"
+
+
 def _find_rows(indptr: Ints, first: int, last: int) -> Ints:
     """Return the row of each stored cell `first` to `last - 1`."""
     return np.searchsorted(indptr, np.arange(first, last), side="right") - 1
-
-
-def _name_cells(name: str, rows: Ints, columns: Ints) -> Place:
-    return lambda index: f"{name}, row {rows[index]:,}, column {columns[index]:,}"
 
 
 def _number_values(name: str, first: int) -> Place:
@@ -139,7 +142,19 @@ def _open_archive(file: Path) -> Iterator[zipfile.ZipFile]:
             yield archive
     except CountsError:
         raise
-    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        OSError,
+        EOFError,
+        ValueError,
+        NotImplementedError,
+        RuntimeError,
+        MemoryError,
+    ) as error:
+        # The system has no memory left, or zlib: then the file may be whole.
+        if isinstance(error, MemoryError) or getattr(error, "errno", 0) == errno.ENOMEM or "Error -4 " in str(error):
+            raise MemoryBudgetError(f"{file}: there is not enough memory to decompress it") from error
         raise CountsError(f"{file}: not an .npz file of scipy.sparse, or damaged ({error})") from error
 
 
@@ -197,7 +212,12 @@ def _read_compressed(
     if pointers.size != majors + 1 or indices.size != size:
         raise ValueError(f"{pointers.size:,} pointers and {indices.size:,} indices for {size:,} values")
     if 16 * pointers.size > max_bytes:
-        raise MemoryBudgetError(f"the {pointers.size:,} pointers of the matrix need more memory; pass a larger memory")
+        needed = format_bytes(64 * pointers.size)
+        raise MemoryBudgetError(
+            f"{archive.filename}: the {pointers.size:,} pointers of the matrix need {needed} of memory; "
+            "pass a larger memory",
+            argument="memory",
+        )
 
     indptr = pointers.take_ids(pointers.size)
     if indptr[0] != 0 or indptr[-1] != size or (np.diff(indptr) < 0).any():

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.counts.block_layout import Ints, UnitCells
-from swivel.counts.builder import to_units
 from swivel.counts.importers.context import ImportChunk, Place
 from swivel.errors import CountsError
+from swivel.runtime.parallel import map_in_order
 from swivel.storage import ArrayAppender
 
 PIECE = 1 << 20  # cells processed at a time
@@ -88,14 +88,16 @@ class UnitFinder:
         bits = max(bits, _FAIR_BITS - smallest, 0)
         bits = min(bits, _TOTAL_BITS - math.ceil(math.log2(self._total)), _MAX_BITS)
 
-        if bits < max(3 - smallest, 0):
-            if largest < 3 - _MAX_BITS:
-                limit = f"the smallest unit is 2^-{_MAX_BITS}"
-                raise CountsError(f"counts up to {self.largest:g} are too small for an exact sum ({limit}); scale them")
-            raise CountsError(
-                f"counts from {self._smallest:g} to {self.largest:g} are too far apart for an exact sum; "
-                "remove the smallest, or scale them"
-            )
+        # The smallest count needs three bits, so that it is at most one part in 8 off.
+        needed_bits = max(3 - smallest, 0)
+        if bits < needed_bits:
+            total = math.ceil(math.log2(self._total))
+            span = f"counts from {self._smallest:g} to {self.largest:g}"
+            if total - smallest + 3 <= _TOTAL_BITS:  # They would fit if they were larger.
+                raise CountsError(
+                    f"{span} are too small for an exact sum (the smallest unit is 2^-{_MAX_BITS}); scale them"
+                )
+            raise CountsError(f"{span} are too far apart for an exact sum; remove the smallest, or scale them")
 
         return 1 << bits
 
@@ -106,30 +108,16 @@ def _fits(counts: NDArray[np.float64], unit: int) -> bool:
     return bool((np.abs(scaled - whole) <= _TOLERANCE * whole).all())
 
 
-class SpillFiles:
-    """Growing arrays, in files of a scratch folder or in memory."""
-
-    def __init__(self, folder: Path | None, **kinds: type[np.generic]) -> None:
-        self.files = [
-            ArrayAppender(None if folder is None else folder / f"{name}.npy", kind) for name, kind in kinds.items()
-        ]
-
-    def append(self, *arrays: NDArray[Any]) -> None:
-        """Append to each file the array at its position."""
-        for file, values in zip(self.files, arrays, strict=True):
-            file.append(values)
-
-    def close(self) -> None:
-        """Close the files. A second call does nothing."""
-        for file in self.files:
-            file.close()
+def open_spill(folder: Path | None, **kinds: type[np.generic]) -> list[ArrayAppender]:
+    """Return growing arrays, in files of a scratch folder or in memory."""
+    return [ArrayAppender(None if folder is None else folder / f"{name}.npy", kind) for name, kind in kinds.items()]
 
 
-class CellSpill(SpillFiles):
+class CellSpill:
     """Files of rows, columns and counts."""
 
     def __init__(self, folder: Path | None) -> None:
-        super().__init__(folder, rows=np.uint32, columns=np.uint32, counts=np.float64)
+        self.files = open_spill(folder, rows=np.uint32, columns=np.uint32, counts=np.float64)
         self._finder = UnitFinder()
         self.unit = 1
 
@@ -137,11 +125,6 @@ class CellSpill(SpillFiles):
     def length(self) -> int:
         """Number of cells written so far."""
         return self.files[0].length
-
-    @property
-    def largest_units(self) -> int:
-        """The largest count in units."""
-        return int(to_units([self._finder.largest], self.unit)[0])
 
     def add(self, chunk: ImportChunk) -> None:
         """Write a chunk without counts of 0; raise CountsError for negative counts and counts that are not finite."""
@@ -154,11 +137,13 @@ class CellSpill(SpillFiles):
         is_positive: Any = slice(None) if counts.all() else counts > 0
         counts = counts[is_positive]
         self._finder.look_at(counts)
-        self.append(chunk.rows[is_positive], chunk.columns[is_positive], counts)
+        for file, values in zip(self.files, (chunk.rows[is_positive], chunk.columns[is_positive], counts), strict=True):
+            file.append(values)
 
     def finish(self, name: str) -> None:
         """Close the files and choose the unit; raise CountsError if the source `name` has no counts."""
-        self.close()
+        for file in self.files:
+            file.close()
         if not self.length:
             raise CountsError(f"{name}: there are no counts: the source is empty, or every cell is 0")
         try:
@@ -166,15 +151,16 @@ class CellSpill(SpillFiles):
         except CountsError as error:
             raise CountsError(f"{name}: {error}") from None
 
-    def pieces(self, first: int = 0, last: int | None = None) -> Iterator[UnitCells]:
-        """Yield the cells `first` to `last - 1` in pieces. Threads may read at the same time."""
-        last = self.length if last is None else last
-        for start in range(first, last, PIECE):
-            rows, columns, counts = (file.read(start, min(PIECE, last - start)) for file in self.files)
-            # `add` checked that counts are finite and positive; `choose_unit` that their sum fits in int64.
-            counts *= self.unit
-            units = np.maximum(np.rint(counts, out=counts), 1, out=counts).astype(np.int64)
-            yield rows.astype(np.int64), columns.astype(np.int64), units
+    def pieces(self, threads: int) -> Iterator[UnitCells]:
+        """Yield rows, columns and units of all cells in pieces, which several threads read."""
+        return map_in_order(self._read, range(0, self.length, PIECE), threads=threads)
+
+    def _read(self, start: int) -> UnitCells:
+        rows, columns, counts = (file.read(start, min(PIECE, self.length - start)) for file in self.files)
+        # `add` checked that counts are finite and positive; `choose_unit` that their sum fits in int64.
+        counts *= self.unit
+        units = np.maximum(np.rint(counts, out=counts), 1, out=counts).astype(np.int64)
+        return rows.astype(np.int64), columns.astype(np.int64), units
 
 
 def refuse_bad_counts(counts: NDArray[np.float64], place: Place) -> None:

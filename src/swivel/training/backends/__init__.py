@@ -4,25 +4,12 @@
 runs on every other device. `docs/architecture.md` explains how to add one.
 """
 
-from swivel.training.backends.base import Backend, ParameterBlock, Step, StepSettings
-from swivel.training.backends.select import (
-    BackendConfig,
-    choose_backend,
-    choose_dtype,
-    create_backend,
-    describe_accelerator,
-)
-from swivel.training.zero_sampling import ZeroSampling
-
-__all__ = [
-    "Backend",
-    "BackendConfig",
-    "ParameterBlock",
-    "Step",
-    "StepSettings",
-    "ZeroSampling",
-    "choose_backend",
-    "choose_dtype",
-    "create_backend",
-    "describe_accelerator",
-]
+from swivel.training.backends.base import Backend as Backend
+from swivel.training.backends.base import BackendSettings as BackendSettings
+from swivel.training.backends.base import ParameterBlock as ParameterBlock
+from swivel.training.backends.base import Step as Step
+from swivel.training.backends.select import choose_backend as choose_backend
+from swivel.training.backends.select import choose_dtype as choose_dtype
+from swivel.training.backends.select import create_backend as create_backend
+from swivel.training.backends.select import describe_accelerator as describe_accelerator
+from swivel.training.zero_sampling import ZeroSampling as ZeroSampling

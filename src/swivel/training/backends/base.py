@@ -15,9 +15,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.config import TrainConfig
-from swivel.counts.matrix import BlockCells, MatrixCells
-from swivel.training.objective import Loss, Objective, Optimizer, choose_optimizer, find_unit_offsets
+from swivel.counts import BlockCells, Matrix
+from swivel.training.objective import ADAGRAD, Loss, Objective, Optimizer
+from swivel.training.schedule import Block
 from swivel.training.zero_sampling import ZeroSampling
 
 
@@ -40,6 +40,7 @@ class ParameterBlock:
 
 Sides = tuple[ParameterBlock, ParameterBlock]  # rows and columns
 Gradients = tuple[Loss, Any, Any]  # loss of a step, and the gradients of rows and columns
+PendingLosses = Callable[[], list[Loss]]  # waits for steps that may still be running, and returns the loss of each
 Starts = tuple[Sequence[int] | NDArray[np.int64], Sequence[int] | NDArray[np.int64]]
 
 
@@ -47,48 +48,30 @@ Starts = tuple[Sequence[int] | NDArray[np.int64], Sequence[int] | NDArray[np.int
 class Step:
     """One block to train."""
 
-    block: tuple[int, int]
-    load: Callable[[], BlockCells]
+    block: Block
     learning_rate: float
-    seed: tuple[int, ...]
+    seed: tuple[int, ...]  # of the sampled zeros
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceLoad:
-    """The sizes of a run that determine how much device memory it needs."""
-
-    starts: Starts
-    dim: int
-    zeros: ZeroSampling
-    cells: int  # upper bound of the observed cells in the device layout
-    is_halved: bool = False  # whether blocks below the diagonal are read from those above it
-
-
-@dataclass(frozen=True, slots=True)
-class PendingSteps:
-    """Steps that were started and may still be running."""
-
-    steps: int  # number of steps that were started
-    losses: Callable[[], list[Loss]]  # waits for the steps and returns the loss of each
-
-
-@dataclass(frozen=True, slots=True)
-class StepSettings:
-    """Settings that all steps of a run share."""
+class BackendSettings:
+    """What a backend is created with: the mathematics of a step, sizes of the run, and what it may use."""
 
     objective: Objective
     zeros: ZeroSampling
     weight_decay: float
-    optimizer: Optimizer = (1.0,)
+    optimizer: Optimizer = ADAGRAD
     decay_power: float = 0.0  # of a sum, in the weight decay of its row or column
     unit_offsets: tuple[float, float] = (0.0, 0.0)  # offset of a row, and of a column, whose sum is 1
 
-    @classmethod
-    def from_config(cls, config: TrainConfig, zeros: ZeroSampling, total: float) -> StepSettings:
-        """Return the settings that a training configuration describes; total: the sum of all counts."""
-        objective = Objective.from_config(config)
-        units = find_unit_offsets(total, objective)
-        return cls(objective, zeros, config.weight_decay, choose_optimizer(config), config.decay_power, units)
+    cells: int = 0  # upper bound of the observed cells in the device layout
+    is_halved: bool = False  # whether blocks below the diagonal are read from those above it
+    groups: tuple[int, int] | None = None  # row and column blocks that are trained together; None: all
+
+    device: str = "cpu"
+    dtype: str = "float32"  # of the operands of the matrix products
+    threads: int = 1
+    memory: int | None = None  # bytes of device memory to use; None: all that is free
 
     def find_decays(self, offsets: Any, side: int) -> Any:
         """Return the weight decay of each row (side 0) or column (side 1) from the offsets, an array or a tensor.
@@ -102,15 +85,14 @@ class Backend(Protocol):
     """Runs training steps on one device."""
 
     name: str
-    builds_layout: bool = False  # True: `take` lays out all stored cells; False: every step loads its own cells
+    builds_layout: bool = False  # True: `take` lays out all cells; False: the matrix must have the blocks of the steps
     rounds_ahead: int = 1  # rounds that are started before the losses of the oldest are waited for
 
     def describe(self) -> str:
         """Return a short description for messages and reports: backend, device, dtype."""
 
-    def take(self, cells: MatrixCells) -> None:
-        """Lay out the cells of the whole matrix, if `builds_layout` is true. It is called after `hold`."""
-        return  # nothing to do by default
+    def take(self, matrix: Matrix) -> None:
+        """Get the matrix whose cells the steps read, after `hold`."""
 
     def hold(self, rows: ParameterBlock, columns: ParameterBlock, starts: Starts) -> None:
         """Copy the parameters, which are in block order; `starts` has the first row of each block, and the end."""
@@ -125,8 +107,8 @@ class Backend(Protocol):
         """Prefetch parameters if necessary: these are the next blocks in their order, which may still change."""
         return  # nothing to do by default
 
-    def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> PendingSteps:
-        """Start steps that share no parameters, and return a handle to their losses.
+    def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> PendingLosses:
+        """Start steps that share no parameters, and return a function that waits for their losses.
 
         If `should_stop` returns true, the backend finishes the steps it has started and skips the others; the
         finished steps are always the first ones. Steps take effect in the order of the calls, so the losses can be
@@ -163,7 +145,8 @@ class Backend(Protocol):
 class ArrayBackend(Backend):
     """Base class of backends that keep the parameters of every block in arrays of their own."""
 
-    settings: StepSettings
+    settings: BackendSettings
+    _matrix: Matrix
     _blocks: tuple[dict[int, ParameterBlock], dict[int, ParameterBlock]]  # of rows and of columns, by number
 
     def put(self, array: NDArray[Any]) -> Any:
@@ -183,61 +166,61 @@ class ArrayBackend(Backend):
 
     def mean_gradient(self, side: ParameterBlock, total: Any, size: int, decay: Any) -> Any:
         """Return total / size + decay * vectors, which may overwrite `total`; decay: a number, or a column of them."""
-        return total / size + decay * side.vectors
+        total /= size
+        total += decay * side.vectors
+        return total
 
     def update(self, side: ParameterBlock, total: Any, size: int, decay: Any, learning_rate: float) -> None:
         """Take a step of the optimizer in place, with the result of `mean_gradient`."""
         raise NotImplementedError
 
     def hold(self, rows: ParameterBlock, columns: ParameterBlock, starts: Starts) -> None:
-        """Copy the parameters of every block."""
         self._blocks = self._split(rows, starts[0]), self._split(columns, starts[1])
 
     def hold_some(self, starts: Starts, dim: int, capacity: tuple[int, int]) -> None:
         """Start without any block; `set_block` adds them."""
         self._blocks = {}, {}
 
+    def take(self, matrix: Matrix) -> None:
+        self._matrix = matrix
+
     def drop_block(self, side: int, block: int) -> None:
-        """Forget the arrays of a block."""
         self._blocks[side].pop(block, None)
 
     def _split(self, side: ParameterBlock, starts: Sequence[int] | NDArray[np.int64]) -> dict[int, ParameterBlock]:
         return {n: side.part(int(a), int(b)).map(self.put) for n, (a, b) in enumerate(pairwise(starts))}
 
     def fetch(self) -> Sides:
-        """Return the parameters of all blocks, joined."""
-        rows, columns = self._blocks
-        return self._join([*rows.values()]), self._join([*columns.values()])
+        rows, columns = (self._join([*side.values()]) for side in self._blocks)
+        return rows, columns
 
     def _join(self, blocks: list[ParameterBlock]) -> ParameterBlock:
-        return ParameterBlock(
-            np.concatenate([self.get(block.vectors) for block in blocks]),
-            np.concatenate([self.get(block.state) for block in blocks]),
-            np.concatenate([self.get(block.offsets) for block in blocks]),
-        )
+        arrays = zip(*((self.get(b.vectors), self.get(b.state), self.get(b.offsets)) for b in blocks), strict=True)
+        return ParameterBlock(*map(np.concatenate, arrays))
 
     def is_finite(self) -> bool:
-        """Return whether all vectors and states are finite."""
-        blocks = [*self._blocks[0].values(), *self._blocks[1].values()]
-        return all(_is_finite(block.vectors) and _is_finite(block.state) for block in blocks)
+        for block in (*self._blocks[0].values(), *self._blocks[1].values()):
+            for array in (block.vectors, block.state):
+                # NumPy arrays and torch tensors, on the array's device.
+                flags = np.isfinite(array) if isinstance(array, np.ndarray) else array.isfinite()
+                if not flags.all():
+                    return False
+        return True
 
     def get_block(self, side: int, block: int) -> ParameterBlock:
-        """Return the arrays of a block, not copies."""
         return self._blocks[side][block]
 
     def set_block(self, side: int, block: int, values: ParameterBlock) -> None:
-        """Replace the parameters of a block by copies of `values`."""
         self._blocks[side][block] = values.map(self.put)
 
-    def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> PendingSteps:
+    def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> PendingLosses:
         """Run steps one after the other until `should_stop` returns true."""
         losses: list[Loss] = []
         for step in steps:
             if should_stop():
                 break
             losses.append(self.run_step(step))
-
-        return PendingSteps(len(losses), lambda: losses)
+        return lambda: losses
 
     def run_step(self, step: Step) -> Loss:
         """Train one block and return its loss.
@@ -245,7 +228,7 @@ class ArrayBackend(Backend):
         A mirrored block is trained with the two sides swapped. The loss is symmetric in rows and columns, so the step
         is the same.
         """
-        cells = step.load()
+        cells = self._matrix.cells(*step.block)
         sides = _in_order(cells, self.get_block(0, step.block[0]), self.get_block(1, step.block[1]))
         # Both gradients are those of the parameters before the step: no side changes until both are computed.
         loss, *totals = self.add_gradients(cells, sides, step.seed)
@@ -258,7 +241,7 @@ class ArrayBackend(Backend):
 
     def gradients(self, step: Step, rows: ParameterBlock, columns: ParameterBlock) -> Gradients:
         """Return the loss and the gradients of a step at these vectors; the parameters do not change."""
-        cells = step.load()
+        cells = self._matrix.cells(*step.block)
         copies = (ParameterBlock(self.put(side.vectors), None, self.put(side.offsets)) for side in (rows, columns))
         sides = _in_order(cells, *copies)
         loss, *totals = self.add_gradients(cells, sides, step.seed)
@@ -285,9 +268,3 @@ class ArrayBackend(Backend):
 def _in_order(cells: BlockCells, rows: ParameterBlock, columns: ParameterBlock) -> Sides:
     """Return the two sides in the order of the cells' positions."""
     return (columns, rows) if cells.mirrored else (rows, columns)
-
-
-def _is_finite(array: Any) -> bool:
-    """Return whether all values of a NumPy array or torch tensor are finite, computed on the array's device."""
-    flags = np.isfinite(array) if isinstance(array, np.ndarray) else array.isfinite()
-    return bool(flags.all())

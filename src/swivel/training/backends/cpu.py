@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -20,12 +20,12 @@ from swivel.counts import BlockCells
 from swivel.training.backends import cpu_kernels as kernels
 from swivel.training.backends.base import (
     ArrayBackend,
+    BackendSettings,
     Gradients,
     ParameterBlock,
-    PendingSteps,
+    PendingLosses,
     Sides,
     Step,
-    StepSettings,
 )
 from swivel.training.objective import Loss
 from swivel.training.objective_numba import update_parameters
@@ -39,15 +39,13 @@ _Array = NDArray[np.float32]
 
 
 class CpuBackend(ArrayBackend):
-    """Trains blocks on `threads` cores, with the operands of the matrix products in `dtype`."""
+    """Trains blocks on `settings.threads` cores."""
 
     name = "cpu"
 
-    def __init__(self, settings: StepSettings, *, threads: int, dtype: str) -> None:
+    def __init__(self, settings: BackendSettings) -> None:
         self.settings = settings
-        self.dtype = dtype
-        self.threads = threads
-        self._is_float32 = dtype == "float32"
+        self._is_float32 = settings.dtype == "float32"
         self._operand_type = np.float32 if self._is_float32 else np.uint16  # the bits of bfloat16
 
         # The tuple `objective` of the kernels: b0, b, a, log of the count that replaces 0.
@@ -68,42 +66,41 @@ class CpuBackend(ArrayBackend):
         # set only here, the products of 16 workers would run on 16 threads each.
         self._torch_threads = torch.get_num_threads()
         torch.set_num_threads(1)
-        self._pool = ThreadPoolExecutor(threads, "swivel-step", initializer=torch.set_num_threads, initargs=(1,))
+        self._pool = ThreadPoolExecutor(settings.threads, initializer=torch.set_num_threads, initargs=(1,))
 
     def describe(self) -> str:
-        """Return a short description of the backend, its threads and the dtype."""
-        return f"cpu, {self.threads} threads, {self.dtype} products, float32 parameters"
+        return f"cpu, {self.settings.threads} threads, {self.settings.dtype} products, float32 parameters"
 
     def put(self, array: NDArray[np.float32]) -> Any:
-        """Return a float32 copy."""
         return np.array(array, np.float32, order="C")
 
     def get(self, array: Any) -> NDArray[np.float32]:
-        """Return the array, which is a host array already."""
         return np.asarray(array, np.float32)
 
     def close(self) -> None:
-        """Stop the threads and restore torch's number of threads."""
         self._pool.shutdown()
         torch.set_num_threads(self._torch_threads)
 
-    def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> PendingSteps:
+    def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> PendingLosses:
         """Run steps on all threads; a free thread takes the next step."""
-        # Steps begin in order, so the steps that ran before a stop request are the first ones.
-        futures: list[Future[Loss | None]] = [self._pool.submit(self._run_unless, should_stop, step) for step in steps]
-        results = [future.result() for future in futures]
-        losses = [loss for loss in results if loss is not None]
+        remaining = iter(enumerate(steps))
+        claiming = threading.Lock()  # of `should_stop` and the next step together
+        losses: dict[int, Loss] = {}
 
-        # A thread may see the request just before another thread starts a later step. Run the skipped steps too, so
-        # that the finished steps are the first ones.
-        if results[: len(losses)] != losses:
-            last = max(n for n, loss in enumerate(results) if loss is not None)
-            for n in range(last):
-                if results[n] is None:
-                    results[n] = self.run_step(steps[n])
-            losses = [loss for loss in results if loss is not None]
+        def work() -> None:
+            """Run steps until none is left or a stop is requested."""
+            while True:
+                # Threads claim steps in order, one at a time. If a thread could ask `should_stop` while another one
+                # claims, a later step might run although an earlier one was left out.
+                with claiming:
+                    number, step = (0, None) if should_stop() else next(remaining, (0, None))
+                if step is None:
+                    return
+                losses[number] = self.run_step(step)
 
-        return PendingSteps(len(losses), lambda: losses)
+        for future in [self._pool.submit(work) for _ in range(self.settings.threads)]:
+            future.result()
+        return lambda: [losses[number] for number in range(len(losses))]
 
     def _buffer(self, name: str, shape: tuple[int, ...], dtype: Any = np.float32) -> NDArray[Any]:
         """Return the buffer `name` of this thread, enlarged if necessary; its content is undefined."""
@@ -123,27 +120,16 @@ class CpuBackend(ArrayBackend):
             return torch.from_numpy(operand)
         return torch.from_numpy(operand.view(np.int16)).view(torch.bfloat16)
 
-    def _run_unless(self, should_stop: Callable[[], bool], step: Step) -> Loss | None:
-        """Train one block and return its loss, or None if `should_stop` asks to leave the step out."""
-        return None if should_stop() else self.run_step(step)
-
     def gradients(self, step: Step, rows: ParameterBlock, columns: ParameterBlock) -> Gradients:
         """Return the loss and the gradients of a step; the arrays are buffers of a thread of the pool."""
         # Only threads of the pool have single-threaded products. The caller's thread may be any.
         return self._pool.submit(super().gradients, step, rows, columns).result()
 
-    def mean_gradient(self, side: ParameterBlock, total: Any, size: int, decay: Any) -> Any:
-        """Return total / size + decay * vectors, in the memory of `total`."""
-        kernels.finish_gradient(total, side.vectors, 1 / size, _add_decays(side, total, size, decay))
-        return total
-
     def update(self, side: ParameterBlock, total: Any, size: int, decay: Any, learning_rate: float) -> None:
-        """Take a step of the optimizer in place."""
         rest = _add_decays(side, total, size, decay)
         update_parameters(side.vectors, side.state, total, 1 / size, rest, learning_rate, self.settings.optimizer)
 
     def add_gradients(self, cells: BlockCells, sides: Sides, seed: Sequence[int]) -> Gradients:
-        """Return the loss of a block and the gradients of both sides, summed over the cells (in buffers)."""
         rows, columns = sides
         gradients = self._buffer("rows", rows.vectors.shape), self._buffer("columns", columns.vectors.shape)
 
@@ -162,7 +148,7 @@ class CpuBackend(ArrayBackend):
         if self._is_float32:
             return vectors
         rounded = self._buffer(name, vectors.shape, np.uint16)
-        kernels.round_rows(vectors, rounded)
+        kernels.convert_rows(vectors, rounded)
         return rounded
 
     def _run_panel(
@@ -224,7 +210,7 @@ class CpuBackend(ArrayBackend):
             return
         product = self._buffer("product", gradient.shape, np.uint16)
         self._multiply(a, b, product)
-        kernels.widen_rows(product, gradient)
+        kernels.convert_rows(product, gradient)
 
     def _take_columns(
         self, panel: RowPanel, C: NDArray[Any], offsets: _Array

@@ -6,7 +6,7 @@ LLVM vectorizes every inner one. `benchmarks/step.py` prints the time of the ker
 Symbols are those of `swivel.training.objective`, and G of shape (rows, columns) is the derivative of the loss with
 respect to the dot products w_i . c_j.
 
-The operands and results of matrix products (`products`, and what `round_rows` writes) are float32, or bfloat16 as the
+The operands and results of matrix products (`products`, and what `convert_rows` writes) are float32, or bfloat16 as the
 uint16 of its bits, because neither NumPy nor numba has bfloat16. `_widen` reads an element of either, `_narrow` writes
 one; everything in between is float32.
 """
@@ -25,7 +25,6 @@ from swivel.training.objective_numba import (
     F,
     finish_loss,
     join_losses,
-    mean_gradient,
     observed_gradient,
     unobserved_gradient,
 )
@@ -226,21 +225,12 @@ def panel_gradient(cells: Any, products: Any, offsets: Any, sample: Any, objecti
 
 
 @_kernel
-def round_rows(source: Any, target: Any) -> None:
-    """Write the rows of `source`, rounded to bfloat16, to `target`."""
+def convert_rows(source: Any, target: Any) -> None:
+    """Write the rows of `source` to `target`; one of them may be bfloat16."""
     for i in range(len(source)):
         come, to = source[i], target[i]
         for t in range(len(come)):
-            to[t] = _narrow(come[t], to[t])
-
-
-@_kernel
-def widen_rows(source: Any, target: Any) -> None:
-    """Write the rows of `source`, which are bfloat16, to the float32 array `target`."""
-    for i in range(len(source)):
-        come, to = source[i], target[i]
-        for t in range(len(come)):
-            to[t] = _widen(come[t])
+            to[t] = _narrow(_widen(come[t]), to[t])
 
 
 @_kernel
@@ -303,13 +293,3 @@ def add_decays(gradient: Any, vectors: Any, decays: Any) -> None:
         shrink = F(decays[i])
         for t in range(len(w)):
             g[t] += shrink * w[t]
-
-
-@_kernel
-def finish_gradient(gradient: Any, vectors: Any, scale: float, weight_decay: float) -> None:
-    """Replace `gradient` by scale * gradient + weight_decay * vectors, which `update_parameters` applies."""
-    factor, decay = F(scale), F(weight_decay)
-    for i in range(vectors.shape[0]):
-        w, g = vectors[i], gradient[i]
-        for t in range(len(w)):
-            g[t] = mean_gradient(g[t], factor, w[t], decay)

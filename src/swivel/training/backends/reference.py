@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.counts import BlockCells
-from swivel.training.backends.base import ArrayBackend, Gradients, ParameterBlock, Sides, StepSettings
+from swivel.training.backends.base import ArrayBackend, BackendSettings, Gradients, ParameterBlock, Sides
 from swivel.training.objective import loss_and_gradient, update_parameters
 
 
@@ -18,11 +18,10 @@ class ReferenceBackend(ArrayBackend):
 
     name = "reference"
 
-    def __init__(self, settings: StepSettings) -> None:
+    def __init__(self, settings: BackendSettings) -> None:
         self.settings = settings
 
     def describe(self) -> str:
-        """Return a short description of the backend."""
         return "reference, NumPy float64"
 
     def put(self, array: NDArray[Any]) -> Any:
@@ -35,7 +34,6 @@ class ReferenceBackend(ArrayBackend):
 
     @np.errstate(over="ignore", invalid="ignore")  # The training loop detects divergence.
     def add_gradients(self, cells: BlockCells, sides: Sides, seed: Sequence[int]) -> Gradients:
-        """Return the loss of a block and its gradients with respect to the row vectors W and the column vectors C."""
         rows, columns = sides
         W = np.asarray(rows.vectors, np.float64)
         C = np.asarray(columns.vectors, np.float64)
@@ -55,6 +53,5 @@ class ReferenceBackend(ArrayBackend):
 
     @np.errstate(over="ignore", invalid="ignore")
     def update(self, side: ParameterBlock, total: Any, size: int, decay: Any, learning_rate: float) -> None:
-        """Take a step of `swivel.training.objective.update_parameters` in place."""
         gradient = self.mean_gradient(side, total, size, decay)
         update_parameters(side.vectors, side.state, gradient, learning_rate, self.settings.optimizer)

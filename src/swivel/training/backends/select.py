@@ -6,14 +6,13 @@ import math
 import platform
 import subprocess
 import sys
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 from swivel.config import TrainConfig
 from swivel.errors import ConfigError, TrainingError
-from swivel.runtime.resources import format_bytes, parse_bytes
-from swivel.training.backends.base import Backend, DeviceLoad, StepSettings
+from swivel.runtime.resources import format_bytes
+from swivel.training.backends.base import Backend, BackendSettings
 
 # Prints the speed of a step's three products on one thread, with the conversion of float32 operands and results, after
 # a warm-up: one line per dtype, in cells per second. It runs in a separate process because a product can be killed by
@@ -101,7 +100,10 @@ def choose_backend(config: TrainConfig) -> tuple[str, str]:
             need = "Triton 3.4 or newer, which is not installed"
         raise TrainingError(f"the triton backend needs {need}; pass backend='auto'")
     if backend == "triton" and _samples_for_some_rows(config):
-        raise TrainingError("the triton backend does not support sample_rows; pass zeros='all' or backend='auto'")
+        raise TrainingError(
+            "the triton backend does not support sample_rows; pass zeros='all' or backend='auto'",
+            argument="sample_rows",
+        )
 
     return backend, device
 
@@ -179,35 +181,7 @@ def choose_dtype(config: TrainConfig, backend: str, device: str, cells: float, b
     return "bfloat16" if is_faster else "float32"
 
 
-@dataclass(frozen=True, slots=True)
-class BackendConfig:
-    """Resources and sizes that a backend is created with."""
-
-    device: str = "cpu"
-    dtype: str = "float32"  # of the operands of the matrix products
-    threads: int = 1
-    memory: str | int | None = None  # device memory to use, such as "20GiB"; None: all that is free
-    groups: tuple[int, int] | None = None  # row and column blocks that are trained together; None: all
-    cells: int = 0  # upper bound of the observed cells in the device layout
-    is_halved: bool = False  # whether the layout has only one half of a symmetric matrix
-
-    @property
-    def memory_bytes(self) -> int | None:
-        """Limit of device memory in bytes; None: all that is free."""
-        return parse_bytes(self.memory) if isinstance(self.memory, str) else self.memory
-
-
-def choose_groups(name: str, load: DeviceLoad, config: BackendConfig) -> tuple[int, int] | None:
-    """Return how many row blocks and column blocks are trained together, or None if all fit on the device."""
-    if name != "triton":
-        return None
-
-    from swivel.training.backends.triton import backend
-
-    return backend.choose_groups(load, config)
-
-
-def create_backend(name: str, settings: StepSettings, config: BackendConfig) -> Backend:
+def create_backend(name: str, settings: BackendSettings) -> Backend:
     """Return the backend `name`: "reference", "cpu", "triton" or "torch"; raise ConfigError for any other name."""
     if name == "reference":
         from swivel.training.backends.reference import ReferenceBackend
@@ -217,16 +191,16 @@ def create_backend(name: str, settings: StepSettings, config: BackendConfig) -> 
     if name == "cpu":
         from swivel.training.backends.cpu import CpuBackend
 
-        return CpuBackend(settings, threads=config.threads, dtype=config.dtype)
+        return CpuBackend(settings)
 
     if name == "triton":
         from swivel.training.backends.triton.backend import TritonBackend
 
-        return TritonBackend(settings, config)
+        return TritonBackend(settings)
 
     if name == "torch":
         from swivel.training.backends.torch import TorchBackend
 
-        return TorchBackend(settings, device=config.device, dtype=config.dtype, threads=config.threads)
+        return TorchBackend(settings)
 
-    raise ConfigError(f"backend must be one of reference, cpu, triton, torch, got {name!r}")
+    raise ConfigError(f"backend must be one of reference, cpu, triton, torch, got {name!r}", argument="backend")

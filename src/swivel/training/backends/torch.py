@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from swivel.counts import BlockCells
-from swivel.training.backends.base import ArrayBackend, Gradients, ParameterBlock, Sides, StepSettings
+from swivel.runtime.resources import count_torch_threads
+from swivel.training.backends.base import ArrayBackend, BackendSettings, Gradients, ParameterBlock, Sides
 from swivel.training.objective import Loss
 from swivel.training.objective_torch import (
     observed_gradients,
@@ -28,35 +29,30 @@ Tensor = torch.Tensor
 
 
 class TorchBackend(ArrayBackend):
-    """Computes one block at a time on `device`, with the operands of the matrix products in `dtype`."""
+    """Computes one block at a time, on any device."""
 
     name = "torch"
 
-    def __init__(self, settings: StepSettings, *, device: str, dtype: str, threads: int) -> None:
+    def __init__(self, settings: BackendSettings) -> None:
         self.settings = settings
         self._torch_threads = torch.get_num_threads()
-        torch.set_num_threads(threads)
-        self.device = torch.device(device)
-        self.dtype = dtype
-        self._operand_dtype = getattr(torch, dtype)
+        torch.set_num_threads(count_torch_threads(settings.threads))
+        self.device = torch.device(settings.device)
+        self._operand_dtype = getattr(torch, settings.dtype)
         self._sum_dtype = torch.float32 if self.device.type == "mps" else torch.float64  # MPS has no float64
 
     def describe(self) -> str:
-        """Return a short description of the backend, the device and the dtype."""
-        return f"torch on {self.device}, {self.dtype} products, float32 parameters"
+        return f"torch on {self.device}, {self.settings.dtype} products, float32 parameters"
 
     def put(self, array: NDArray[np.float32] | Tensor) -> Any:
-        """Return a float32 copy on the device."""
         if isinstance(array, Tensor):
             return array.to(self.device, torch.float32, copy=True)
         return torch.tensor(np.asarray(array, np.float32), device=self.device)
 
     def get(self, array: Any) -> NDArray[np.float32]:
-        """Return the tensor as a NumPy array."""
         return array.cpu().numpy()  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """Restore torch's number of threads."""
         torch.set_num_threads(self._torch_threads)
 
     def _product(self, a: Tensor, b: Tensor) -> Tensor:
@@ -64,7 +60,6 @@ class TorchBackend(ArrayBackend):
 
     @torch.no_grad()
     def add_gradients(self, cells: BlockCells, sides: Sides, seed: Sequence[int]) -> Gradients:
-        """Return the loss of a block and its gradients, as tensors."""
         dW = torch.zeros_like(sides[0].vectors)
         dC = torch.zeros_like(sides[1].vectors)
 
@@ -80,7 +75,6 @@ class TorchBackend(ArrayBackend):
         return loss, dW, dC
 
     def update(self, side: ParameterBlock, total: Any, size: int, decay: Any, learning_rate: float) -> None:
-        """Take a step of the optimizer in place."""
         gradient = self.mean_gradient(side, total, size, decay)
         update_parameters(side.vectors, side.state, gradient, learning_rate, self.settings.optimizer)
 

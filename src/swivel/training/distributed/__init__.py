@@ -24,14 +24,12 @@ def open_executor(options: RunOptions) -> Iterator[Executor]:
 
 
 def make_executor(options: RunOptions) -> Executor:
-    """Return the executor for a job, connected to its ranks or cluster.
-
-    >>> type(make_executor(RunOptions())).__name__
-    'LocalExecutor'
-    """
+    """Return the executor for a job, connected to its ranks or cluster."""
     if find_rank() is not None:
         if options.ray is not None:
-            raise ConfigError("torchrun and ray cannot be combined: start ranks with torchrun, or pass ray")
+            raise ConfigError(
+                "torchrun and ray cannot be combined: start ranks with torchrun, or pass ray", argument="ray"
+            )
         from swivel.training.distributed.ring import RingExecutor
 
         return RingExecutor()

@@ -19,11 +19,12 @@ from swivel.errors import ClusterError, ConfigError
 from swivel.runtime.options import ClusterConfig
 from swivel.runtime.ray import await_nodes, check_node, connect
 from swivel.runtime.resources import format_bytes
+from swivel.training.backends import Step
 from swivel.training.distributed.leases import MAX_BLOCKS_PER_STRIP, Leases, Part, Strip, compose_strips
 from swivel.training.distributed.server_pool import ServerPool
 from swivel.training.distributed.worker import Result, WorkerSetup
 from swivel.training.distributed.worker_pool import WorkerPool
-from swivel.training.executor import CompletedSteps, Executor, Round, Sides, TrainingJob
+from swivel.training.executor import CompletedSteps, Executor, Sides, TrainingJob
 from swivel.training.schedule import Block
 
 POLL_SECONDS = 0.5
@@ -37,7 +38,6 @@ class RunStatistics:
 
     blocks: int = 0
     moved: int = 0  # bytes between workers and servers
-    needed: int = 0  # lower bound on these bytes, given the strips
     pushes: int = 0
     stale: int = 0  # changes by other workers between fetch and push, summed over all pushes
     seconds_per_block: float = 0.0  # moving average, of one worker
@@ -67,7 +67,7 @@ class AsyncExecutor(Executor):
     while `run` is active; afterwards the copy in `ServerPool.sides` equals theirs.
     """
 
-    min_block_size = 1024  # about 60 blocks per second can be leased (docs/cluster.md)
+    min_block_size = 1024  # about 60 blocks per second can be leased (experiments/notes.md)
 
     def __init__(self, address: str, config: ClusterConfig) -> None:
         self.config = config
@@ -80,7 +80,6 @@ class AsyncExecutor(Executor):
         self._run_id = 0  # number of the call of `run`; servers refuse changes of other calls
 
     def begin(self, job: TrainingJob) -> None:
-        """Start servers and workers, and wait for the first worker."""
         self._job = job
         config = self.config
         self._check_counts()
@@ -89,7 +88,9 @@ class AsyncExecutor(Executor):
 
         path = job.matrix.path
         if path is None:
-            raise ConfigError("training on Ray needs a matrix in a folder that all nodes see: save it, or pass out")
+            raise ConfigError(
+                "training on Ray needs a matrix in a folder that all nodes see: save it, or pass out", argument="out"
+            )
         setup = WorkerSetup(path.resolve(), job.matrix.fingerprint, job.config, job.plan, config.worker_threads)
         self._workers = WorkerPool(self._ray, config, setup, config.workers or self._count_places())
         self._resources.callback(self._workers.close)
@@ -109,7 +110,8 @@ class AsyncExecutor(Executor):
             if count > limit:
                 raise ConfigError(
                     f"{name} must be at most {limit:,} for {rows:,} x {columns:,} blocks, got {count:,}; "
-                    f"use fewer {name}, or a smaller block_size"
+                    f"use fewer {name}, or a smaller block_size",
+                    argument=(name, "block_size"),
                 )
 
     def _count_places(self) -> int:
@@ -120,18 +122,16 @@ class AsyncExecutor(Executor):
         return max(1, places)
 
     def hold(self, sides: Sides | None) -> None:
-        """Send the parameters to the servers."""
         assert sides is not None
         self._servers.hold(sides)
         self._started = now()
 
     def describe(self) -> str:
-        """Return the number of workers and servers, and what a worker computes with."""
         workers = self._workers
         servers = f"{self.config.servers} server{'s' * (self.config.servers > 1)}"
         return f"{len(workers)} asynchronous workers around {servers} on Ray, each {workers.description}"
 
-    def run(self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]]) -> Iterator[CompletedSteps]:
+    def run(self, rounds: Sequence[Sequence[Step]], ahead: Sequence[Sequence[Block]]) -> Iterator[CompletedSteps]:
         """Lease rounds as strips until all are done, and repeat the changes that a lost server had."""
         self._run_id += 1
         self._servers.begin(self._run_id)
@@ -229,17 +229,8 @@ class AsyncExecutor(Executor):
         if not blocks:
             return None
         self.statistics.blocks += len(blocks)
-        self.statistics.needed += self._needed_bytes(strip)
         self.note = self._describe_progress()
         return blocks, result.losses
-
-    def _needed_bytes(self, strip: Strip) -> int:
-        """Return the bytes that a strip must move: vectors and gradients, plus the state of the shared block."""
-        vectors = 0
-        for side, block in {part for part, _ in strip.parts()}:
-            span = self._job.span(side, block)
-            vectors += (4 if side == strip.shared else 2) * (span.stop - span.start)
-        return vectors * 4 * self._job.config.dim
 
     def _describe_progress(self) -> str:
         """Return speed, traffic and workers for the progress line."""

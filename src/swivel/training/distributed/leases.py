@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from swivel.training.executor import Round
+from swivel.training.backends import Step
 from swivel.training.schedule import Block
 
 # With m blocks per strip, 2 + 4/m blocks are moved per step: longer strips save little, and make the end of an epoch
@@ -27,10 +27,13 @@ class Strip:
     """Blocks that one worker trains together: they share a row block or a column block, which is moved once."""
 
     number: int  # among the strips of one call of `AsyncExecutor.run`
-    turn: int  # number of the epoch
-    blocks: tuple[Block, ...]
-    rates: tuple[float, ...]  # learning rate of each block
+    steps: tuple[Step, ...]
     shared: int | None = None  # the side that the blocks share; None for a single block
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks that are trained."""
+        return tuple(step.block for step in self.steps)
 
     def parts(self) -> Iterator[tuple[Part, int]]:
         """Yield each part that a block changes, with the number of the block on the other side."""
@@ -39,42 +42,34 @@ class Strip:
             yield (1, column), row
 
 
-def compose_strips(rounds: Sequence[Round], workers: int) -> list[Strip]:
+def compose_strips(rounds: Sequence[Sequence[Step]], workers: int) -> list[Strip]:
     """Return the rounds of an epoch as strips, long ones first, so that the wait for the last strip is short.
 
     Rounds are diagonals: of the blocks in m rounds, m share a row block, or a column block if there are fewer of them.
 
-    >>> strips = compose_strips([Round(0, [(0, turn), (1, turn)], 0.1) for turn in range(4)], workers=1)
-    >>> [strip.blocks for strip in strips if strip.shared is None][:2]
+    >>> rounds = [[Step((row, turn), 0.1, ()) for row in (0, 1)] for turn in range(4)]
+    >>> [strip.blocks for strip in compose_strips(rounds, workers=1) if strip.shared is None][:2]
     [((0, 2),), ((1, 2),)]
     """
     strips: list[Strip] = []
-    blocks_left = sum(len(round_.blocks) for round_ in rounds)
+    blocks_left = sum(map(len, rounds))
     first = 0
 
     while first < len(rounds):
-        length = blocks_left // (workers * STRIPS_PER_WORKER + len(rounds[first].blocks))
+        length = blocks_left // (workers * STRIPS_PER_WORKER + len(rounds[first]))
         group = rounds[first : first + min(MAX_BLOCKS_PER_STRIP, max(1, length))]
-        strips += _compose_group(group, len(strips))
-        blocks_left -= sum(len(round_.blocks) for round_ in group)
+        steps = [step for round_ in group for step in round_]
+
+        # The strips of this group go along the side with fewer blocks.
+        side = min((0, 1), key=lambda side: len({step.block[side] for step in steps}))
+        members: dict[object, list[Step]] = {}
+        for step in steps:
+            members.setdefault(step.block if len(group) == 1 else step.block[side], []).append(step)
+        for each in members.values():
+            strips.append(Strip(len(strips), tuple(each), side if len(each) > 1 else None))
+
+        blocks_left -= len(steps)
         first += len(group)
-    return strips
-
-
-def _compose_group(rounds: Sequence[Round], first: int) -> list[Strip]:
-    """Return the strips of some rounds, numbered from `first`, along the side with fewer blocks."""
-    entries = [(block, round_.learning_rate) for round_ in rounds for block in round_.blocks]
-    side = min((0, 1), key=lambda side: len({block[side] for block, _ in entries}))
-
-    groups: dict[object, list[tuple[Block, float]]] = {}
-    for block, learning_rate in entries:
-        key = block if len(rounds) == 1 else block[side]
-        groups.setdefault(key, []).append((block, learning_rate))
-
-    strips = []
-    for number, members in enumerate(groups.values(), first):
-        blocks, rates = zip(*members, strict=True)
-        strips.append(Strip(number, rounds[0].number, blocks, rates, side if len(members) > 1 else None))
     return strips
 
 
@@ -129,6 +124,7 @@ class Leases:
 
         state = self._states[number]
         del self._waiting[number]
+        # A strip that was expired or undone is open already, and counts once.
         self._open += not state.is_started
         state.is_started = True
         state.deadlines[worker] = deadline
@@ -167,12 +163,14 @@ class Leases:
         """Mark a strip as done. Return its blocks the first time, and nothing if the strip is repeated."""
         state = self._states[number]
         self._release(worker, state)
+        # The lease may have expired, and the strip waits to be repeated: this result makes that unnecessary.
         self._waiting.pop(number, None)
         if not state.is_done:
             state.is_done = True
             self._left -= 1
             self._open -= 1
 
+        # A second worker may have finished the strip, too. The servers refused its changes, and its loss counts once.
         if state.is_reported:
             return ()
         state.is_reported = True
@@ -185,6 +183,7 @@ class Leases:
         self._wait_again(state)
 
     def _release(self, worker: int, state: _State) -> None:
+        # Without a deadline the worker has no lease anymore, and `_busy` was lowered when it ended.
         if state.deadlines.pop(worker, None) is not None:
             self._busy.subtract(state.others.keys())
         if not state.deadlines:
@@ -219,6 +218,7 @@ class Leases:
         """
         repeated = 0
         for state in self._users.get(part, ()):
+            # A part of a strip's changes is enough to repeat it: the servers refuse those that they have.
             if state.is_done and not state.others[part].issubset(applied):
                 state.is_done = False
                 self._left += 1

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from swivel.errors import ClusterError
 from swivel.training.distributed.leases import Part
-from swivel.training.objective import Optimizer, add_to_state
+from swivel.training.objective import ADAGRAD, Optimizer, add_to_state
 from swivel.training.objective_numba import update_parameters
 
 Array = NDArray[np.float32]
@@ -36,7 +36,7 @@ class Push(NamedTuple):
     values: Array
     state: Array | None = None
     learning_rate: float | None = None
-    optimizer: Optimizer = (1.0,)
+    optimizer: Optimizer = ADAGRAD
 
 
 @dataclass(slots=True)
@@ -79,7 +79,7 @@ class Server:
         values = np.ones((1, 1), np.float32)
         gradient = np.ones((1, 1), np.float32)
         gradient.flags.writeable = False
-        update_parameters(values, values.copy(), gradient, 1.0, 0.0, 0.1, (1.0,))
+        update_parameters(values, values.copy(), gradient, 1.0, 0.0, 0.1, ADAGRAD)
 
     def hold(self, part: Part, vectors: Array, state: Array, applied: Iterable[int], *, run_id: int) -> None:
         """Store a copy of a block, with the changes that it already has in this run."""
@@ -108,6 +108,8 @@ class Server:
         The staleness is the number of other changes since the fetch.
         """
         block = self.read(push.part)
+        # A push of an earlier call of `run` is too late: what was lacking then was repeated. A change of several blocks
+        # is applied as a whole, so that one of them which is known shows that all of them are.
         if push.run_id != self._run_id or not block.applied.isdisjoint(push.others):
             return REFUSED
 
@@ -119,6 +121,7 @@ class Server:
             difference = 0 if push.state is None else push.state
             add_to_state(block.state, difference, len(push.others), push.optimizer)
 
+        # `version` counts steps, so that a push of several steps makes others that were fetched before it staler.
         staleness = block.version - push.version
         block.version += len(push.others)
         block.applied.update(push.others)

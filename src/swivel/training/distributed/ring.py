@@ -25,8 +25,8 @@ import torch.distributed as dist
 
 from swivel.errors import ClusterError
 from swivel.runtime.resources import format_bytes
-from swivel.training.backends import ParameterBlock
-from swivel.training.executor import CompletedSteps, LocalExecutor, Round, Sides, TrainingJob
+from swivel.training.backends import ParameterBlock, Step
+from swivel.training.executor import CompletedSteps, LocalExecutor, Sides, TrainingJob
 from swivel.training.objective import Loss
 from swivel.training.schedule import Block, rank_of_row
 
@@ -57,16 +57,14 @@ class RingExecutor(LocalExecutor):
         # Blocks that this rank owns but the backend does not have, by side and number: those that have arrived and are
         # not needed yet, and on the leader those that still have their initial values, in host memory.
         self._waiting: dict[tuple[int, int], ParameterBlock] = {}
-        self._reported: deque[tuple[Round, torch.Tensor, Any]] = deque()  # rounds whose losses are being summed
+        self._reported: deque[tuple[list[Block], torch.Tensor, Any]] = deque()  # rounds whose losses are being summed
 
     def broadcast(self, value: T) -> T:
-        """Return the leader's value."""
         values = [value]
         dist.broadcast_object_list(values, 0, device=torch.device("cpu"))
         return values[0]
 
     def any_rank(self, is_so: bool) -> bool:
-        """Return whether `is_so` is true on any rank."""
         flag = torch.tensor([float(is_so)])
         dist.all_reduce(flag, dist.ReduceOp.MAX)
         return bool(flag > 0)
@@ -132,36 +130,36 @@ class RingExecutor(LocalExecutor):
             self._backend.drop_block(side, block)
 
     def describe(self) -> str:
-        """Return the number of ranks, how they communicate, and the backend."""
         links = "NCCL" if self._device.type == "cuda" else "gloo"
         return f"{self.ranks} ranks ({links}), each {self._backend.describe()}"
 
-    def run(self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]]) -> Iterator[CompletedSteps]:
+    def run(self, rounds: Sequence[Sequence[Step]], ahead: Sequence[Sequence[Block]]) -> Iterator[CompletedSteps]:
         """Run this rank's blocks of each round. All ranks yield the same losses and pause after the same round."""
-        order = [*(round_.blocks for round_ in rounds), *ahead]
-        moves = self._plan_moves(order, len(rounds))
+        order = [[step.block for step in steps] for steps in rounds]
+        moves = self._plan_moves([*order, *ahead], len(rounds))
         moved_before = self.moved
         self._start_moves(moves[0], -1)
         self._wait_for_sends(-1)  # The leader would need memory for copies of all initial columns.
         self.moved = moved_before  # The initial distribution is not counted as traffic of an epoch.
 
-        for number, round_ in enumerate(rounds):
-            own = replace(round_, blocks=[block for block in round_.blocks if self._row_owners[block[0]] == self.rank])
-            for _, column in sorted(own.blocks, key=lambda block: block[1]):
+        for number, steps in enumerate(rounds):
+            own = [step for step in steps if self._row_owners[step.block[0]] == self.rank]
+            for column in sorted(step.block[1] for step in own):
                 self._finish_move(column)
                 self._bring_in(1, column)
 
             # A rank that skipped steps of its own would not match the others: all stop after the same round.
-            losses = self._backend.run(self._job.steps(own), lambda: False).losses()
-            self._report(round_, dict(zip(own.blocks, losses, strict=True)), self._job.should_pause())
+            losses = self._backend.run(own, lambda: False)()
+            own_losses = {step.block: loss for step, loss in zip(own, losses, strict=True)}
+            self._report(order[number], own_losses, self._job.should_pause())
             self._start_moves(moves[number + 1], number)
 
             # Losses and pause requests of a round are read one round later, so that no rank waits for the slowest.
             if len(self._reported) > 1:
-                steps, pause = self._take_report()
+                completed, pause = self._take_report()
                 # All ranks have reported the round before this one, so they receive what was sent before it.
                 self._wait_for_sends(number - 2)
-                yield steps
+                yield completed
                 if pause:
                     break
 
@@ -236,25 +234,24 @@ class RingExecutor(LocalExecutor):
         """Return a block from the tensor that `_pack` made of it."""
         return ParameterBlock(values[0], values[1], self._offsets[side][self._job.span(side, block)])
 
-    def _report(self, round_: Round, losses: dict[Block, Loss], pause: bool) -> None:
+    def _report(self, blocks: list[Block], losses: dict[Block, Loss], pause: bool) -> None:
         """Start to sum the losses of a round over all ranks; every block has a loss on one rank and zeros elsewhere."""
-        values = torch.zeros(len(round_.blocks) + 1, LOSS_FIELDS, dtype=torch.float64)
-        for number, block in enumerate(round_.blocks):
+        values = torch.zeros(len(blocks) + 1, LOSS_FIELDS, dtype=torch.float64)
+        for number, block in enumerate(blocks):
             if block in losses:
                 values[number] = torch.tensor(astuple(losses[block]), dtype=torch.float64)
         values[-1, 0] = float(pause)  # The last row is positive if a rank requests a pause.
-        self._reported.append((round_, values, dist.all_reduce(values, async_op=True)))
+        self._reported.append((blocks, values, dist.all_reduce(values, async_op=True)))
 
     def _take_report(self) -> tuple[CompletedSteps, bool]:
         """Wait for the oldest pending sum; return the losses, and whether any rank requests a pause."""
-        round_, values, work = self._reported.popleft()
+        blocks, values, work = self._reported.popleft()
         work.wait()
         *losses, pause = values.tolist()
         self.note = f", {format_bytes(self.moved)} sent"
-        return (round_.blocks, [Loss(*fields) for fields in losses]), pause[0] > 0
+        return (blocks, [Loss(*fields) for fields in losses]), pause[0] > 0
 
     def is_finite(self) -> bool:
-        """Return whether the parameters of all ranks are finite, after pending transfers."""
         self._finish_moves()
         self._wait_for_sends()
         is_finite = super().is_finite()

@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,14 +26,13 @@ from swivel.counts import open_matrix
 from swivel.errors import ClusterError, first_line
 from swivel.runtime.resources import keep_freed_memory
 from swivel.storage import scratch_folder
-from swivel.training.backends import ParameterBlock
+from swivel.training.backends import ParameterBlock, Step
 from swivel.training.backends.base import Gradients
 from swivel.training.distributed.leases import Part, Strip
 from swivel.training.distributed.parameter_server import REFUSED, Push, ServedBlock, server_of
-from swivel.training.executor import Round, TrainingJob
+from swivel.training.executor import TrainingJob
 from swivel.training.objective import Loss, choose_optimizer, subtract_states
 from swivel.training.objective_numba import update_parameters
-from swivel.training.schedule import Block
 from swivel.training.training_plan import TrainingPlan
 
 Array = NDArray[np.float32]
@@ -95,69 +94,55 @@ class Result(NamedTuple):
     failure: str = ""  # why the strip was not finished
 
 
-class Stepper:
-    """Computes the gradients of single blocks with the backend of a run."""
-
-    def __init__(self, job: TrainingJob) -> None:
-        self.backend, self._job = job.open_backend()
-        self.optimizer = choose_optimizer(job.config)
-        self._offsets = job.offsets()
-        self._job.hold(self.backend, None)  # `gradients` gets the vectors of each block.
-
-    def gradients(self, block: Block, vectors: tuple[Array, Array], turn: int) -> Gradients:
-        """Return the gradients of a block at these vectors, in epoch `turn`. They are valid until the next call."""
-        sides = []
-        for side, values in enumerate(vectors):
-            # Arrays that Ray delivers are read-only: torch warns about them, and numba would compile all kernels again.
-            writable = values if values.flags.writeable else np.array(values)
-            offsets = self._offsets[side][self._job.span(side, block[side])]
-            sides.append(ParameterBlock(writable, writable, offsets))
-
-        rows, columns = sides
-        (step,) = self._job.steps(Round(turn, [block], 1.0))
-        return self.backend.gradients(step, rows, columns)
-
-
-@contextmanager
-def open_stepper(setup: WorkerSetup) -> Iterator[Stepper]:
-    """Open the matrix of a run, re-block it if necessary, and yield a Stepper for it."""
-    if setup.version != __version__:
-        raise ClusterError(
-            f"a worker has Swivel {__version__}, the command has {setup.version}; install the same version on all nodes"
-        )
-    matrix = open_matrix(setup.path).transformed(setup.config.transform)
-    if matrix.fingerprint != setup.fingerprint:
-        raise ClusterError(
-            f"{setup.path}: a worker finds another matrix there than the command; put it on storage that nodes share"
-        )
-    matrix.trust()  # The command has verified the checksums; a worker reads only what it needs.
-
-    with scratch_folder(Path(tempfile.gettempdir())) as scratch:
-        stepper = Stepper(TrainingJob(matrix, setup.config, setup.plan, setup.threads, scratch))
-
-    # The re-blocked cells stay mapped although their files are removed: Ray ends a worker by killing it, and then the
-    # operating system frees them.
-    with closing(stepper.backend):
-        yield stepper
-
-
 class Worker:
     """Trains strips. Several threads may call `train` at the same time; one of them computes at a time."""
 
     def __init__(self, wait_seconds: float) -> None:
         self._seconds = wait_seconds
-        # A strip holds `_fetching` from its first request until its last block starts, and `_computing` while its
-        # blocks are computed. So the next strip fetches its first blocks while this one computes its last block.
+        # Two locks, always taken in this order. A strip holds `_fetching` from its first request until its last block
+        # starts, and `_computing` while its blocks are computed. So the next strip fetches its first blocks while this
+        # one computes its last block.
         self._fetching = threading.Lock()
         self._computing = threading.Lock()
-        self._resources = ExitStack()
-        self._stepper: Stepper | None = None
 
     def begin(self, setup: WorkerSetup) -> str:
-        """Open the matrix and create the backend; return its description."""
+        """Open the matrix, re-block it if necessary, and create the backend; return its description."""
         keep_freed_memory()
-        self._stepper = self._resources.enter_context(open_stepper(setup))
-        return self._stepper.backend.describe()
+        if setup.version != __version__:
+            raise ClusterError(
+                f"a worker has Swivel {__version__}, the command has {setup.version}; "
+                "install the same version on all nodes"
+            )
+        matrix = open_matrix(setup.path).transformed(setup.config.transform)
+        if matrix.fingerprint != setup.fingerprint:
+            raise ClusterError(
+                f"{setup.path}: a worker finds another matrix there than the command; "
+                "put it on storage that nodes share"
+            )
+        matrix.trust()  # The command has verified the checksums; a worker reads only what it needs.
+
+        # The re-blocked cells stay mapped although their files are removed: Ray ends a worker by killing it, and then
+        # the operating system frees them.
+        with scratch_folder(Path(tempfile.gettempdir())) as scratch:
+            job = TrainingJob(matrix, setup.config, setup.plan, setup.threads, scratch)
+            self.backend, self.job = job.open_backend()
+            self.job.hold(self.backend, None)  # `gradients` gets the vectors of each block.
+
+        self.optimizer = choose_optimizer(job.config)
+        self._offsets = job.offsets()
+        return self.backend.describe()
+
+    def gradients(self, step: Step, vectors: tuple[Array, Array]) -> Gradients:
+        """Return the gradients of a step at these vectors. They are valid until the next call."""
+        sides = []
+        for side, values in enumerate(vectors):
+            # Arrays that Ray delivers are read-only: torch warns about them, and numba would compile all kernels again.
+            writable = values if values.flags.writeable else np.array(values)
+            offsets = self._offsets[side][self.job.span(side, step.block[side])]
+            sides.append(ParameterBlock(writable, writable, offsets))
+
+        rows, columns = sides
+        return self.backend.gradients(step, rows, columns)
 
     def ping(self) -> int:
         """Return the process id, which shows that the worker responds."""
@@ -165,12 +150,11 @@ class Worker:
 
     def close(self) -> None:
         """Close the backend."""
-        self._resources.close()
+        self.backend.close()
 
     def train(self, strip: Strip, run_id: int, links: Links) -> Result:
         """Train a strip and return its result; a server that does not respond makes a failure, not an exception."""
-        assert self._stepper is not None
-        run = _StripRun(strip, run_id, links, self._stepper)
+        run = _StripRun(strip, run_id, links, self)
         try:
             with ExitStack() as gate:
                 # `gate` opens when the last block of this strip starts. Fetching the next strip earlier would give it
@@ -200,11 +184,11 @@ class Worker:
 class _StripRun:
     """The training of one strip, in one thread."""
 
-    def __init__(self, strip: Strip, run_id: int, links: Links, stepper: Stepper) -> None:
+    def __init__(self, strip: Strip, run_id: int, links: Links, worker: Worker) -> None:
         self.strip = strip
         self._run_id = run_id
         self._links = links
-        self._stepper = stepper
+        self._worker = worker
 
         self._requests: dict[tuple[int, int], Any] = {}  # pending fetches, by position in the strip and side
         self._pushes: list[Any] = []  # references to all pushes; the result of a push is taken at the end
@@ -216,8 +200,9 @@ class _StripRun:
 
     def request(self, position: int) -> None:
         """Request the parameters of a block of the strip."""
-        for side, block in enumerate(self.strip.blocks[position]):
-            # The shared block is fetched once, with its state: the worker takes its steps itself.
+        for side, block in enumerate(self.strip.steps[position].block):
+            # The shared block is fetched once, with its state: the worker takes its steps itself. Of the other block
+            # the server takes the step, so that the state, as large as the vectors, is not moved.
             is_shared = side == self.strip.shared
             if not is_shared or position == 0:
                 self._requests[position, side] = self._links.fetch((side, block), is_shared)
@@ -228,43 +213,42 @@ class _StripRun:
         `on_last` is called before the last block.
         """
         started = time.perf_counter()
-        last = len(self.strip.blocks) - 1
-        for position, block in enumerate(self.strip.blocks):
+        last = len(self.strip.steps) - 1
+        for position, step in enumerate(self.strip.steps):
             if position < last:
                 self.request(position + 1)
             else:
                 on_last()
-            self._step(position, block)
+            self._step(position, step)
 
         side = self.strip.shared
         if side is not None:
-            part = side, self.strip.blocks[0][side]
+            part = side, self.strip.steps[0].block[side]
             others = tuple(block[1 - side] for block in self.strip.blocks)
             # Other workers may change the block in the meantime: send what these steps changed, not the result.
             vectors = self._shared.vectors - self._original.vectors
-            optimizer = self._stepper.optimizer
+            optimizer = self._worker.optimizer
             state = subtract_states(self._shared.state, self._original.state, len(others), optimizer)
             self._push(Push(self._run_id, part, others, self._original.version, vectors, state, optimizer=optimizer))
         self._seconds = time.perf_counter() - started
 
-    def _step(self, position: int, block: Block) -> None:
+    def _step(self, position: int, step: Step) -> None:
         """Compute the gradients of a block; push them, but apply that of the shared side to the copy."""
         rows = self._open(position, 0)
         columns = self._open(position, 1)
-        loss, *gradients = self._stepper.gradients(block, (rows.vectors, columns.vectors), self.strip.turn)
+        loss, *gradients = self._worker.gradients(step, (rows.vectors, columns.vectors))
         self._losses.append(loss)
 
-        learning_rate = self.strip.rates[position]
-        optimizer = self._stepper.optimizer
+        rate = step.learning_rate
+        optimizer = self._worker.optimizer
         for side, (parameters, gradient) in enumerate(zip((rows, columns), gradients, strict=True)):
             if side == self.strip.shared:
-                update_parameters(parameters.vectors, parameters.state, gradient, 1.0, 0.0, learning_rate, optimizer)
+                update_parameters(parameters.vectors, parameters.state, gradient, 1.0, 0.0, rate, optimizer)
             else:
-                part = (side, block[side])
-                others = (block[1 - side],)
-                self._push(
-                    Push(self._run_id, part, others, parameters.version, gradient, None, learning_rate, optimizer)
-                )
+                part = (side, step.block[side])
+                others = (step.block[1 - side],)
+                change = parameters.version, gradient, None, rate, optimizer
+                self._push(Push(self._run_id, part, others, *change))
 
     def _open(self, position: int, side: int) -> ServedBlock:
         """Return the fetched block, or the copy of the shared block, which is fetched with the first block."""
@@ -289,6 +273,7 @@ class _StripRun:
 
     def finish(self) -> Result:
         """Wait until the servers have applied all changes, and return the result."""
+        # Neither lock is held here: the next strip computes while the servers apply these changes.
         answers = [self._links.take(push) for push in self._pushes]
         staleness = tuple(answer for answer in answers if answer != REFUSED)
         losses = tuple(self._losses)

@@ -250,7 +250,7 @@ def export(
     vectors = as_vectors(vectors)
     name = _format_of(path) if format is None else _check_format(format)
     if side not in ("rows", "columns"):
-        raise ConfigError(f"side must be 'rows' or 'columns', got {side!r}")
+        raise ConfigError(f"side must be 'rows' or 'columns', got {side!r}", argument="side")
     if side == "columns":
         vectors = _take_columns(vectors)
 
@@ -316,7 +316,7 @@ def _take_columns(vectors: Vectors) -> Vectors:
 
 def _check_format(name: str) -> str:
     if name not in FORMATS:
-        raise ConfigError(f"format must be one of {', '.join(FORMATS)}, got {name!r}")
+        raise ConfigError(f"format must be one of {', '.join(FORMATS)}, got {name!r}", argument="format")
     return name
 
 
@@ -329,5 +329,6 @@ def _format_of(path: Path) -> str:
 
     suffixes = ", ".join(suffix for format in FORMATS.values() for suffix in format.suffixes)
     raise ConfigError(
-        f"{path}: the suffix selects no format (known: {suffixes}); pass format, one of {', '.join(FORMATS)}"
+        f"{path}: the suffix selects no format (known: {suffixes}); pass format, one of {', '.join(FORMATS)}",
+        argument="format",
     )

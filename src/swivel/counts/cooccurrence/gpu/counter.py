@@ -31,8 +31,15 @@ from swivel.counts.cooccurrence.gpu.device_plan import (
     share_memory,
     split_shards,
 )
-from swivel.counts.cooccurrence.gpu.pair_sums import DeviceCells, FetchedPiece, Fetcher, merge_cells, sum_pairs
-from swivel.counts.cooccurrence.gpu.pairs import choose_writer, make_writer
+from swivel.counts.cooccurrence.gpu.pairs import (
+    DeviceCells,
+    FetchedPiece,
+    Fetcher,
+    choose_writer,
+    make_writer,
+    merge_cells,
+    sum_pairs,
+)
 from swivel.counts.shards import CellArrays
 from swivel.errors import ConfigError
 from swivel.runtime.options import RunOptions
@@ -90,12 +97,7 @@ class DeviceCounter:
         return split_places(self.ids.size, self.share.chunk_places)
 
     def count_chunk(self, first: int, last: int) -> Iterator[tuple[CellArrays, int]]:
-        """Yield the cells of the pairs whose earlier place is in the chunk, all shards once, in order.
-
-        With each piece comes the number of tokens done since the previous one. Tokens are not counted per group of
-        shards, so this is proportional to the estimated pairs. The device counts the next pieces while the caller
-        processes this one.
-        """
+        """Yield the cells of the pairs whose earlier place is in the chunk, shard by shard, and the tokens done."""
         with self._timed("copy"):
             slots = upload_slots(self, first, last)
             estimates = estimate_pairs(self.rules, _tally_blocks(slots, self.rules), places=last - first)
@@ -128,8 +130,7 @@ class DeviceCounter:
             torch.cuda.empty_cache()
 
     def _fetch(self, chunk: _CorpusChunk, estimates: NDArray[np.float64]) -> Iterator[FetchedPiece]:
-        groups = split_shards(estimates, max_pairs=chunk.keys.numel(), max_shards=self.rules.max_shards)
-        for shards in groups:
+        for shards in split_shards(estimates, max_pairs=chunk.keys.numel(), max_shards=self.rules.max_shards):
             for part, cells in chunk.count_shards(shards, range(chunk.places)):
                 yield from self._fetcher.fetch(part, cells)
 
@@ -237,12 +238,11 @@ def _tally_blocks(slots: torch.Tensor, rules: PairRules) -> NDArray[np.int64]:
 
 
 def upload_slots(counter: DeviceCounter, first: int, last: int) -> torch.Tensor:
-    """Return the places `first` to `last - 1`, and `reach` places after them, as slots on the device.
-
-    Two pinned buffers alternate: threads fill one while the other is copied to the device.
-    """
+    """Return the places `first` to `last - 1`, and `reach` places after them, as slots on the device."""
+    # Two pinned buffers alternate: threads fill one while the other is copied to the device.
     ids = counter.ids
     reach = counter.rules.reach
+    blocks = counter.rules.blocks
     staged = counter.share.staged_places
     slots = torch.full((last - first + reach,), -1, dtype=torch.int32, device=counter.device)
     is_cuda = counter.device.type == "cuda"
@@ -254,7 +254,9 @@ def upload_slots(counter: DeviceCounter, first: int, last: int) -> torch.Tensor:
             piece = ids[start : min(start + staged, stop)]
             target = slots[start - first : start - first + piece.size]
             buffers[number % 2].send(piece, target, pool, counter.threads)
-            target.copy_(_to_slots(target, counter.rules.blocks))
+            # block << 16 | local position of words; BREAK and GAP stay -1 and -2.
+            slots_of_words = (target % blocks) << 16 | torch.div(target, blocks, rounding_mode="floor")
+            target.copy_(torch.where(target < 0, target, slots_of_words))
 
     if is_cuda:
         torch.cuda.synchronize(counter.device)
@@ -280,9 +282,3 @@ class _Staging:
         target.copy_(self.buffer[: ids.size], non_blocking=self.copied is not None)
         if self.copied is not None:
             self.copied.record(torch.cuda.current_stream(target.device))
-
-
-def _to_slots(ids: torch.Tensor, blocks: int) -> torch.Tensor:
-    """Return block << 16 | local position of words; BREAK and GAP stay -1 and -2."""
-    slots = (ids % blocks) << 16 | torch.div(ids, blocks, rounding_mode="floor")
-    return torch.where(ids < 0, ids, slots)

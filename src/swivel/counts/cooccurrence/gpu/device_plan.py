@@ -71,16 +71,14 @@ def make_rules(layout: Layout, config: CountConfig, *, longest: int) -> PairRule
     ([[0, 0], [1, 0], [0, 0], [1, 0]], [1260, 2520])
     """
     max_distance = max(longest - 1, 1)  # of two places in one unit
-    weights = window_weights(config)
-    left = weights.left[:max_distance]
-    right = weights.right[:max_distance]
+    left, right = window_weights(config, max_distance)
     distinct = np.unique(np.concatenate([left, right]))
-    parts = place_parts(config)
+    parts = place_parts(config, max_distance)
 
     tables = np.full((4, max(left.size, right.size)), -1, np.int32)
-    tables[0, : right.size] = parts[config.window_left + 1 :][: right.size]
+    tables[0, : right.size] = parts[left.size + 1 :]
     tables[1, : right.size] = np.searchsorted(distinct, right)
-    tables[2, : left.size] = parts[: config.window_left][::-1][: left.size]
+    tables[2, : left.size] = parts[: left.size][::-1]
     tables[3, : left.size] = np.searchsorted(distinct, left)
 
     return PairRules(
@@ -105,10 +103,8 @@ class MemoryShare:
 
 
 def share_memory(memory: int, places: int, rules: PairRules) -> MemoryShare:
-    """Return buffer sizes for `memory` bytes on the device, or raise MemoryBudgetError with the bytes needed.
-
-    The corpus gets at most a quarter, tiles get an eighth, keys get the rest.
-    """
+    """Return buffer sizes for `memory` bytes on the device, or raise MemoryBudgetError with the bytes needed."""
+    # The corpus gets at most a quarter, tiles get an eighth, keys get the rest.
     min_keys = max(_MIN_KEYS, 2 * rules.reach)  # pairs of one place
     merging_bytes = BYTES_PER_KEY * min(1 << rules.cell_bits, _MERGED_CELLS)
     needed = merging_bytes + 2 * (BYTES_PER_KEY * min_keys + (BYTES_PER_PAIR + 8) * rules.reach)
@@ -128,10 +124,8 @@ def share_memory(memory: int, places: int, rules: PairRules) -> MemoryShare:
 
 
 def estimate_pairs(rules: PairRules, tallies: NDArray[np.int64], *, places: int) -> NDArray[np.float64]:
-    """Return the expected number of pairs of each shard, in so many places, if words were independent.
-
-    `tallies` are the numbers of words of each block in a sample; the last entry counts places without a word.
-    """
+    """Return the expected number of pairs of each shard, in so many places, if words were independent."""
+    # `tallies` are the numbers of words of each block in a sample; the last entry counts places without a word.
     share = tallies / max(int(tallies.sum()), 1)
     is_inside = rules.tables[1::2] >= 0
     offsets = np.bincount(rules.tables[0::2][is_inside], minlength=rules.parts)

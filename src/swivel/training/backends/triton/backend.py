@@ -6,7 +6,7 @@ products from G to the gradients of the vectors, and one launch updates all bloc
 block is ever dense in float32.
 
 Data that does not fit on the device is in host memory: cells are streamed, and groups of blocks are swapped. `run` only
-submits work to the device; `PendingSteps.losses` waits for it.
+submits work to the device; the function that it returns waits for it.
 """
 
 from __future__ import annotations
@@ -14,85 +14,57 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from itertools import groupby
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from swivel.counts.matrix import MatrixCells
+from swivel.counts import Matrix
 from swivel.errors import TrainingError
 from swivel.runtime.resources import format_bytes
 from swivel.training.backends.base import (
     Backend,
-    DeviceLoad,
+    BackendSettings,
     Gradients,
     ParameterBlock,
-    PendingSteps,
+    PendingLosses,
     Sides,
     Starts,
     Step,
-    StepSettings,
 )
-from swivel.training.backends.select import BackendConfig
 from swivel.training.backends.triton.cell_feed import CellFeed
 from swivel.training.backends.triton.cuda_streams import HostMemory, record_mark, usable_memory, wait_on_host
 from swivel.training.backends.triton.device_cells import DeviceCells
 from swivel.training.backends.triton.launch import Batch, Parameters, PlacedBlock, StepLauncher
-from swivel.training.backends.triton.memory_plan import DeviceMemoryEstimate, arrange, choose_order
+from swivel.training.backends.triton.memory_plan import USED_SHARE, DeviceMemoryEstimate, arrange
 from swivel.training.backends.triton.parameter_swap import Pair, ParameterStore, Placement
-from swivel.training.backends.triton.slot_layout import KernelTile, Shapes, SlotLayout
+from swivel.training.backends.triton.slot_layout import Shapes, SlotLayout
 from swivel.training.objective import Loss, Optimizer
 from swivel.training.schedule import Block
 
 Tensor = torch.Tensor
 LN2 = math.log(2)
-# Shares of the free device memory. The order of blocks is chosen for the smaller one, so that it certainly fits later.
-PLANNED_SHARE = 0.9
-USED_SHARE = 0.95
-LIBRARY_BYTES = 1 << 26  # workspace of cuBLAS
-
-
-def choose_tile(dtype: torch.dtype) -> KernelTile:
-    """Return the fastest tile for operands of a dtype (experiments/notes.md)."""
-    if dtype == torch.float32:
-        return KernelTile(64, 64, 32, warps=4, stages=2, registers=None)
-    return KernelTile()
-
-
-def choose_groups(load: DeviceLoad, config: BackendConfig) -> tuple[int, int] | None:
-    """Return how many row blocks and column blocks are trained together, or None if all fit on the device."""
-    device = torch.device(config.device)
-    memory = usable_memory(device, PLANNED_SHARE, config.memory_bytes)
-    return choose_order(estimate_device_memory(load, device, getattr(torch, config.dtype)), memory)
-
-
-def estimate_device_memory(load: DeviceLoad, device: torch.device, dtype: torch.dtype) -> DeviceMemoryEstimate:
-    """Return the estimate of the device memory that a run needs."""
-    fixed = LIBRARY_BYTES if device.type == "cuda" else 0
-    return DeviceMemoryEstimate(load, choose_tile(dtype), dtype.itemsize, fixed)
 
 
 class TritonBackend(Backend):
-    """Trains rounds of blocks on a CUDA device, with the operands of the matrix products in `config.dtype`."""
+    """Trains rounds of blocks on a CUDA device."""
 
     name = "triton"
     builds_layout = True
     rounds_ahead = 2  # The device has work while the host submits the copies of swapped parameters.
     _store: ParameterStore
+    _feed: CellFeed
 
-    def __init__(self, settings: StepSettings, config: BackendConfig) -> None:
+    def __init__(self, settings: BackendSettings) -> None:
         self.settings = settings
-        self.config = config
-        self.device = torch.device(config.device)
-        self._operand_dtype = getattr(torch, config.dtype)
-        self._memory_limit = config.memory_bytes
+        self.device = torch.device(settings.device)
+        self._operand_dtype = getattr(torch, settings.dtype)
 
     def describe(self) -> str:
         """Return a short description of the backend, the device, the dtype and the data in host memory."""
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "interpreted"
-        parts = [f"triton on {self.device} ({name})", f"{self.config.dtype} products", "float32 parameters"]
+        parts = [f"triton on {self.device} ({name})", f"{self.settings.dtype} products", "float32 parameters"]
 
         if "_launcher" in self.__dict__ and self.device.type == "cuda":
             parts.append(f"{self._launcher.kernel} kernel")
@@ -113,8 +85,7 @@ class TritonBackend(Backend):
     @property
     def is_streaming(self) -> bool:
         """Whether the cells are in host memory."""
-        feed = self.__dict__.get("_feed")
-        return feed is not None and feed.cells.on_host
+        return "_feed" in self.__dict__ and self._feed.cells.on_host
 
     @contextlib.contextmanager
     def _on_device(self) -> Iterator[None]:
@@ -125,13 +96,14 @@ class TritonBackend(Backend):
         except torch.OutOfMemoryError as error:
             raise TrainingError(
                 f"{self.device}: out of memory ({str(error).splitlines()[0]}); another process may use the device: "
-                "try again, or set device_memory to less than what is free"
+                "try again, or set device_memory to less than what is free",
+                argument="device_memory",
             ) from error
 
     def hold(self, rows: ParameterBlock, columns: ParameterBlock, starts: Starts) -> None:
         """Copy the parameters to the device, or to host memory if they do not fit."""
         self.close()
-        groups = self.config.groups
+        groups = self.settings.groups
         with self._on_device():
             self._estimate_memory(starts, rows.vectors.shape[1])
             banks = arrange(self._estimate, groups, self._memory)
@@ -157,7 +129,8 @@ class TritonBackend(Backend):
                     raise TrainingError(
                         f"{capacity[0]:,} row blocks and {capacity[1]:,} column blocks need "
                         f"{format_bytes(required_bytes)} of device memory, and there are "
-                        f"{format_bytes(self._memory)}; use more devices, or lower block_size or dim"
+                        f"{format_bytes(self._memory)}; use more devices, or lower block_size or dim",
+                        argument=("block_size", "dim"),
                     )
                 self._memory -= transit
 
@@ -166,16 +139,15 @@ class TritonBackend(Backend):
             self._store = ParameterStore(self._parameters, self._places, banks, self._host, is_pool=True)
 
     def _estimate_memory(self, starts: Starts, dim: int) -> None:
-        self._memory = usable_memory(self.device, USED_SHARE, self._memory_limit)
-        load = DeviceLoad(starts, dim, self.settings.zeros, self.config.cells, self.config.is_halved)
-        self._estimate = estimate_device_memory(load, self.device, self._operand_dtype)
+        self._memory = usable_memory(self.device, USED_SHARE, self.settings.memory)
+        self._estimate = DeviceMemoryEstimate(self.settings, starts, dim)
 
     def _allocate(self, slots: int, max_blocks: int) -> None:
         """Allocate the parameters of `slots` blocks, for launches of `max_blocks` blocks."""
-        dim = self._estimate.load.dim
+        dim = self._estimate.dim
         self._max_blocks = max_blocks
-        self._places = SlotLayout(self._estimate.load.starts, dim, slots)
-        self._shapes = Shapes(self.settings.zeros, choose_tile(self._operand_dtype))
+        self._places = SlotLayout(self._estimate.starts, dim, slots)
+        self._shapes = Shapes(self.settings.zeros, self._estimate.tile)
 
         # Behind the blocks: the copies of sampled columns, and rows that the tiles of the last block may read. Those
         # are multiplied by a gradient of 0.
@@ -191,10 +163,9 @@ class TritonBackend(Backend):
 
         self._host = HostMemory(self.device)
         self._launcher = StepLauncher(self.settings, self._places, self._shapes, self._parameters)
-        self._feed: CellFeed | None = None
         self._prepared: dict[tuple[tuple[Block, ...], Placement], list[Batch]] = {}
 
-    def take(self, cells: MatrixCells) -> None:
+    def take(self, matrix: Matrix) -> None:
         """Lay out the cells of the whole matrix on the device, or in host memory if they do not fit."""
         slots = self._places.rows // self._places.pitch
         memory = math.inf if self._memory is None else self._memory
@@ -210,24 +181,21 @@ class TritonBackend(Backend):
                 host=self._host,
                 groups=self._store.groups,
             )
-            laid_out.take(cells)
+            laid_out.take(matrix.stored)
             self._feed = CellFeed(laid_out, self._max_blocks)
             self._prepared = {}
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()  # returns the memory that sorting used
 
     def announce(self, rounds: Sequence[Sequence[tuple[int, int]]]) -> None:
-        """Set the order of the next blocks, from which parameters are prefetched."""
         if self.is_swapping:
             self._store.announce(rounds)
 
     def fetch(self) -> Sides:
-        """Return the parameters as host arrays."""
         with self._on_device():
             return self._store.fetch(0), self._store.fetch(1)
 
     def is_finite(self) -> bool:
-        """Return whether all parameters are finite; the reduction runs on the device."""
         with self._on_device():
             return self._store.is_finite()
 
@@ -236,12 +204,10 @@ class TritonBackend(Backend):
         return self._store.get_block(side, block)
 
     def set_block(self, side: int, block: int, values: ParameterBlock) -> None:
-        """Overwrite a block with host arrays or torch tensors."""
         with self._on_device():
             self._store.set_block(side, block, values)
 
     def drop_block(self, side: int, block: int) -> None:
-        """Free the place of a block, after `hold_some`."""
         self._store.drop_block(side, block)
 
     def gradients(self, step: Step, rows: ParameterBlock, columns: ParameterBlock) -> Gradients:
@@ -252,7 +218,7 @@ class TritonBackend(Backend):
 
         try:
             with self._on_device():
-                (loss,) = self._run([step], None).losses()
+                (loss,) = self._run([step], None)()
             first, second = (self.get_block(side, step.block[side]).state.cpu().numpy() for side in (0, 1))
         finally:
             if self._store.is_pool:
@@ -261,7 +227,6 @@ class TritonBackend(Backend):
         return loss, first, second
 
     def close(self) -> None:
-        """Wait for the device and release its memory."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
@@ -274,21 +239,16 @@ class TritonBackend(Backend):
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> PendingSteps:
+    def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> PendingLosses:
         """Submit all steps to the device, or none if `should_stop` returns true."""
         with self._on_device():
             return self._run([] if should_stop() else steps, self.settings.optimizer)
 
-    def _run(self, steps: Sequence[Step], optimizer: Optimizer | None) -> PendingSteps:
+    def _run(self, steps: Sequence[Step], optimizer: Optimizer | None) -> PendingLosses:
         """Submit steps; without an optimizer, compute only the gradients (`StepLauncher.run`)."""
         totals = torch.empty(len(steps), 3, dtype=torch.float64, device=self.device)
         counts = np.zeros((len(steps), 2))
         feed = self._feed
-        if feed is None:
-            # The caller did not call `take`: lay out the cells of these steps only.
-            cells = DeviceCells(self._places, self._shapes, self.device)
-            cells.take_blocks({step.block: step.load() for step in steps})
-            feed = CellFeed(cells, self._max_blocks)
 
         def groups_and_rate(step: Step) -> tuple[Pair, float]:
             return self._store.groups_of(step.block), step.learning_rate
@@ -296,7 +256,7 @@ class TritonBackend(Backend):
         first = 0
         for (groups, _), group_steps in groupby(steps, key=groups_and_rate):
             self._store.ensure_loaded(groups)
-            for batch in self._batches([step.block for step in group_steps], groups, feed):
+            for batch in self._batches([step.block for step in group_steps], groups):
                 last = first + len(batch)
                 self._launcher.run(batch, steps[first:last], feed.load(batch.copies), totals[first:last], optimizer)
                 feed.release()
@@ -306,26 +266,24 @@ class TritonBackend(Backend):
 
         return self._send(totals, counts)
 
-    def _batches(self, blocks: Sequence[Block], groups: Pair, feed: CellFeed) -> Sequence[Batch]:
+    def _batches(self, blocks: Sequence[Block], groups: Pair) -> Sequence[Batch]:
         """Return the batches of blocks whose groups are loaded, prepared now or in an earlier epoch."""
-        if feed is not self._feed:
-            return self._prepare(blocks, feed)
-
         # Preparing a batch takes the host as long as launching it, and the device may be faster than the host.
         key = tuple(blocks), self._store.placement(groups, blocks)
         if key in self._prepared:
             return self._prepared[key]
 
-        batches = self._prepare(blocks, feed)
+        batches = self._prepare(blocks)
         if sum(map(len, self._prepared.values())) + len(batches) <= self._estimate.max_prepared:
             self._prepared[key] = batches
         return batches
 
-    def _prepare(self, blocks: Sequence[Block], feed: CellFeed) -> list[Batch]:
+    def _prepare(self, blocks: Sequence[Block]) -> list[Batch]:
         """Return the blocks in their order, in batches that have one shape and fit in the buffers of the cells."""
+        feed = self._feed
         batches: list[list[PlacedBlock]] = []
         entries = 0
-        for block in map(partial(self._place, feed.cells), blocks):
+        for block in map(self._place, blocks):
             entries += block.cells.entries
             is_first = not batches or block.shape != batches[-1][0].shape
             if is_first or len(batches[-1]) == self._max_blocks or not feed.can_hold(entries):
@@ -337,15 +295,16 @@ class TritonBackend(Backend):
         plans = [feed.plan([block.cells for block in placed]) for placed in batches]
         return [self._launcher.prepare(placed, *plan, slot_count) for placed, plan in zip(batches, plans, strict=True)]
 
-    def _place(self, cells: DeviceCells, block: Block) -> PlacedBlock:
+    def _place(self, block: Block) -> PlacedBlock:
+        cells = self._feed.cells
         shard = cells.find(block)
         shape = cells.shape_of(block, mirrored=shard.mirrored)
         rows = self._store.slot_of(0, block[0])
         columns = self._store.slot_of(1, block[1])
         return PlacedBlock(shard, shape, (columns, rows) if shard.mirrored else (rows, columns))
 
-    def _send(self, totals: Tensor, counts: NDArray[np.float64]) -> PendingSteps:
-        """Start the copy of the totals of `StepLauncher.run` to the host, and return a handle to the losses."""
+    def _send(self, totals: Tensor, counts: NDArray[np.float64]) -> PendingLosses:
+        """Start to copy the totals of `StepLauncher.run` to the host; return a function that waits for the losses."""
         host = totals
         copied = None
         if self.device.type == "cuda":
@@ -360,4 +319,4 @@ class TritonBackend(Backend):
                 results.append(Loss(observed, cells, zeros * LN2, zero_cells - weight))
             return results
 
-        return PendingSteps(len(counts), losses)
+        return losses

@@ -83,6 +83,7 @@ class CellFeed:
 
     def release(self) -> None:
         """Record that the kernels of the last batch were submitted: they are the last to read its buffer."""
+        # The mark comes before the turn changes: it is that of the buffer which these kernels read.
         if self.cells.on_host:
             self._used[self._turn] = record_mark(self._device)
             self._turn = (self._turn + 1) % BUFFERS

@@ -36,6 +36,7 @@ class CopyQueue:
             job()
             return None
 
+        # The stream waits, not the host: the job is submitted at once, and starts when the marks are passed.
         for mark in after:
             if mark is not None:
                 self._stream.wait_event(mark)
@@ -91,6 +92,7 @@ class Uploader:
         size = UPLOAD_BYTES // array.itemsize
         for number, first in enumerate(range(0, len(array), size)):
             piece = array[first : first + size]
+            # The device must have read this buffer, two pieces ago, before the host overwrites it.
             wait_on_host(self._copied[number % 2])
             stage = self._stages[number % 2].numpy().view(array.dtype)[: len(piece)]
             run_in_chunks(partial(_copy_rows, stage, piece), len(piece), rows=-(-size // threads), threads=threads)
@@ -119,6 +121,7 @@ class HostMemory:
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Tensor:
         """Return a new tensor, which is valid until `close`."""
         array = np.empty(shape, dtype)
+        # CUDA refuses to lock an array without bytes.
         if self._device.type == "cuda" and array.nbytes:
             if int(_runtime().cudaHostRegister(array.ctypes.data, array.nbytes, 0)) != 0:
                 raise TrainingError(

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from swivel.counts.builder import STORED_BYTES
-from swivel.counts.matrix import BlockCells, MatrixCells
+from swivel.counts.matrix import MatrixCells
 from swivel.errors import TrainingError
 from swivel.runtime.resources import count_cores, format_bytes
 from swivel.training.backends.triton.cuda_streams import HostMemory, Uploader
@@ -109,13 +109,12 @@ class DeviceCells:
         self.on_host = False  # whether positions and counts are in host memory
         self.symmetric = False  # whether only blocks (i, j) with i <= j are laid out
         self._host = host or HostMemory(device)
-        self._mirrored: set[tuple[int, int]] = set()
         self._piece_bytes = 0
 
     def find(self, block: tuple[int, int]) -> ShardCells:
         """Return the position of the cells of a block."""
-        mirrored = block[0] > block[1] if self.symmetric else block in self._mirrored
-        i, j = reversed(block) if self.symmetric and mirrored else block
+        mirrored = self.symmetric and block[0] > block[1]
+        i, j = reversed(block) if mirrored else block
 
         shard = i * self.places.blocks[1] + j
         begin = int(self._kept_at[shard])
@@ -147,16 +146,6 @@ class DeviceCells:
         firsts = range(0, total, size)
         self._fill([partial(self._read, raw, offsets, first, min(first + size, total)) for first in firsts])
 
-    def take_blocks(self, blocks: dict[tuple[int, int], BlockCells]) -> None:
-        """Sort the cells of some blocks only, each in its given orientation."""
-        self._mirrored = {block for block, cells in blocks.items() if cells.mirrored}
-        self._fill([partial(self._read_block, block, cells) for block, cells in blocks.items()])
-
-    def _read_block(self, block: tuple[int, int], cells: BlockCells) -> Iterator[_CellPiece]:
-        positions = self._put(np.asarray(cells.positions).astype(np.int64))
-        shards = torch.full_like(positions, block[0] * self.places.blocks[1] + block[1])
-        yield _CellPiece(shards, positions >> 16, positions & 0xFFFF, self._put(np.array(cells.counts, np.float32)))
-
     def _put(self, array: NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.device, copy=True)
 
@@ -164,7 +153,8 @@ class DeviceCells:
         """Return the counts of the cells `first` to `last`, converted on the device; equal to `stored.counts_of`."""
         stored, arrays = raw.stored, raw.stored.arrays
         units = raw.get("counts", first, last).to(torch.float64)
-        units = torch.where(units < 0, units + (1 << 32), units)  # stored as uint32, which torch hardly supports
+        # Stored as uint32, which torch hardly supports: they were read as int32, and the upper half is negative.
+        units = torch.where(units < 0, units + (1 << 32), units)
 
         begin, end = np.searchsorted(arrays.large_cells, (first, last))
         if begin < end:
@@ -224,15 +214,11 @@ class DeviceCells:
 
     def _list_shapes(self) -> tuple[list[BlockShape], NDArray[np.int16]]:
         """Return the distinct shapes of blocks, and which of them each shard has."""
-        rows, columns = self.places.blocks
+        rows = self.places.blocks[0]
         sizes = [np.unique(each, return_inverse=True) for each in np.split(self.places.sizes, [rows])]
         shapes = [self.shapes.of(m, n) for m in sizes[0][0].tolist() for n in sizes[1][0].tolist()]
-        kinds = np.add.outer(sizes[0][1] * len(sizes[1][0]), sizes[1][1]).ravel().astype(np.int16)
-
-        for i, j in self._mirrored:
-            kinds[i * columns + j] = len(shapes)
-            shapes.append(self.shape_of((i, j), mirrored=True))
-        return shapes, kinds
+        kinds = np.add.outer(sizes[0][1] * len(sizes[1][0]), sizes[1][1])
+        return shapes, kinds.ravel().astype(np.int16)
 
     def _empty(self, size: int, dtype: type[np.generic]) -> Tensor:
         """Return a new array where the cells are kept."""
@@ -251,6 +237,7 @@ class DeviceCells:
             for piece in source():
                 if not len(piece.shards):
                     continue
+                # Rare cells are two entries each: they are counted with all cells, and once more.
                 cells = torch.bincount(piece.shards).cpu().numpy()
                 rare = torch.bincount(piece.shards[table.is_sparse(piece)]).cpu().numpy()
                 observed[: len(cells)] += cells
@@ -285,7 +272,8 @@ class DeviceCells:
         if lacking > 0:
             raise TrainingError(
                 f"the largest block has {self.largest:,} entries, for which the device lacks "
-                f"{format_bytes(int(lacking))} of memory; raise device_memory, or lower block_size"
+                f"{format_bytes(int(lacking))} of memory; raise device_memory, or lower block_size",
+                argument=("device_memory", "block_size"),
             )
         return True
 

@@ -18,7 +18,7 @@ import torch
 import triton
 from numpy.typing import NDArray
 
-from swivel.training.backends.base import Step, StepSettings
+from swivel.training.backends.base import BackendSettings, Step
 from swivel.training.backends.triton import step_kernels as kernels
 from swivel.training.backends.triton.cell_feed import Copies, EntryArrays
 from swivel.training.backends.triton.device_cells import ShardCells
@@ -114,7 +114,7 @@ class Parameters:
 class StepLauncher:
     """Launches batches of steps over one set of parameters."""
 
-    def __init__(self, settings: StepSettings, places: SlotLayout, shapes: Shapes, parameters: Parameters) -> None:
+    def __init__(self, settings: BackendSettings, places: SlotLayout, shapes: Shapes, parameters: Parameters) -> None:
         self.settings = settings
         self.places = places
         self.shapes = shapes

@@ -13,13 +13,20 @@ from functools import cached_property
 from itertools import pairwise, product
 
 import numpy as np
+import torch
 
 from swivel.errors import TrainingError
 from swivel.runtime.resources import format_bytes
-from swivel.training.backends.base import DeviceLoad
+from swivel.training.backends.base import BackendSettings, Starts
+from swivel.training.backends.triton import slot_layout
+from swivel.training.backends.triton.cuda_streams import usable_memory
 from swivel.training.backends.triton.slot_layout import FIELDS, BlockShape, KernelTile, Shapes, SlotLayout
 from swivel.training.schedule import group_starts
 
+# Shares of the free device memory. The order of blocks is chosen for the smaller one, so that it certainly fits later.
+PLANNED_SHARE = 0.9
+USED_SHARE = 0.95
+LIBRARY_BYTES = 1 << 26  # workspace of cuBLAS
 MAX_SHARDS_PER_LAUNCH = 128  # enough to fill the device many times over
 MAX_PREPARED = 512  # batches of blocks whose tables stay on the device
 TABLE_BYTES = 512  # of the smallest table, because the allocator rounds up
@@ -95,21 +102,30 @@ class Banks:
 class DeviceMemoryEstimate:
     """Estimates of the device memory that a run needs, in bytes."""
 
-    load: DeviceLoad
-    tile: KernelTile
-    itemsize: int  # of an operand of the products
-    fixed: int = 0  # memory that libraries allocate
+    settings: BackendSettings
+    starts: Starts
+    dim: int
+
+    @cached_property
+    def tile(self) -> KernelTile:
+        """The tile of the kernels."""
+        return slot_layout.choose_tile(self.settings.dtype)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an operand of the products."""
+        return 4 if self.settings.dtype == "float32" else 2
 
     @cached_property
     def places(self) -> SlotLayout:
         """The layout of all blocks on the device."""
-        return SlotLayout(self.load.starts, self.load.dim)
+        return SlotLayout(self.starts, self.dim)
 
     @cached_property
     def shapes(self) -> tuple[BlockShape, ...]:
         """The distinct shapes of blocks, including those of mirrored blocks."""
-        shapes = Shapes(self.load.zeros, self.tile)
-        rows, columns = (np.unique(np.diff(np.asarray(starts))).tolist() for starts in self.load.starts)
+        shapes = Shapes(self.settings.zeros, self.tile)
+        rows, columns = (np.unique(np.diff(np.asarray(starts))).tolist() for starts in self.starts)
 
         pairs = {(m, n) for m in rows for n in columns} | {(n, m) for m in rows for n in columns}
         return tuple(shapes.of(*pair) for pair in sorted(pairs))
@@ -156,7 +172,8 @@ class DeviceMemoryEstimate:
     def work(self, max_blocks: int) -> int:
         """Return the bytes of the temporary arrays of a launch of `max_blocks` blocks."""
         largest = max(self._work_of(shape) for shape in self.shapes)
-        return self.fixed + int(SLACK * max_blocks * largest) + TABLE_BYTES * self.max_prepared + (1 << 14)
+        library = LIBRARY_BYTES if self.settings.device.startswith("cuda") else 0
+        return library + int(SLACK * max_blocks * largest) + TABLE_BYTES * self.max_prepared + (1 << 14)
 
     def _gradient_of(self, shape: BlockShape) -> int:
         """Return the bytes of G for the largest panel of a block."""
@@ -176,13 +193,13 @@ class DeviceMemoryEstimate:
     @cached_property
     def entries(self) -> int:
         """Upper bound of the entries of all observed cells: a cell between features that are not common has two."""
-        return self.load.cells * (2 if any(shape.is_sampled for shape in self.shapes) else 1)
+        return self.settings.cells * (2 if any(shape.is_sampled for shape in self.shapes) else 1)
 
     @cached_property
     def largest(self) -> int:
         """Estimate of the entries of the largest block."""
         rows, columns = self.places.blocks
-        shards = rows * (rows + 1) // 2 if self.load.is_halved else rows * columns
+        shards = rows * (rows + 1) // 2 if self.settings.is_halved else rows * columns
         return math.ceil(min(self.entries, SKEW * self.entries / shards))
 
     @cached_property
@@ -202,11 +219,17 @@ class DeviceMemoryEstimate:
         streaming = self.work(max_blocks) + buffered * entry_bytes(self.slots)
 
         # Before training: reading the cells in small pieces and sorting those of one block.
-        piece = min(self.load.cells, MIN_PIECE_CELLS) * PIECE_BYTES
+        piece = min(self.settings.cells, MIN_PIECE_CELLS) * PIECE_BYTES
         shards = SHARD_BYTES * math.prod(self.places.blocks)
         sorting = max(8 * piece, piece + shards + self.largest * SORT_BYTES)
 
         return self.parameters(slots, max_blocks) + max(streaming, sorting)
+
+
+def choose_groups(settings: BackendSettings, starts: Starts, dim: int) -> tuple[int, int] | None:
+    """Return how many row blocks and column blocks are trained together, or None if all fit on the device."""
+    memory = usable_memory(torch.device(settings.device), PLANNED_SHARE, settings.memory)
+    return choose_order(DeviceMemoryEstimate(settings, starts, dim), memory)
 
 
 def choose_order(needs: DeviceMemoryEstimate, memory: int | None) -> tuple[int, int] | None:
@@ -231,7 +254,8 @@ def choose_order(needs: DeviceMemoryEstimate, memory: int | None) -> tuple[int, 
     smallest = needs.min_bytes((1, 1), (1, 1))
     raise TrainingError(
         f"one row block and one column block need {format_bytes(smallest)} of device memory, and there are "
-        f"{format_bytes(memory)}; raise device_memory, or lower block_size or dim"
+        f"{format_bytes(memory)}; raise device_memory, or lower block_size or dim",
+        argument=("device_memory", "block_size", "dim"),
     )
 
 
@@ -271,5 +295,6 @@ def arrange(needs: DeviceMemoryEstimate, groups: tuple[int, int] | None, memory:
     what = "all blocks" if groups is None else f"groups of {groups[0]} x {groups[1]} blocks"
     raise TrainingError(
         f"this run trains {what} together, which needs {format_bytes(required_bytes)} of "
-        f"device memory, and there are {format_bytes(memory or 0)}; free some, raise device_memory, or start again"
+        f"device memory, and there are {format_bytes(memory or 0)}; free some, raise device_memory, or start again",
+        argument="device_memory",
     )

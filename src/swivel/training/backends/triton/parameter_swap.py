@@ -88,6 +88,7 @@ class ParameterStore:
         self._bank_of: tuple[dict[int, int], dict[int, int]] = {}, {}  # banks of the groups that are on the device
         self._host: dict[int, ParameterBlock] = {}  # sides in host memory, see `_keep`; offsets in units of log 2
         self._saved: dict[tuple[int, int], Mark] = {}  # (side, group): its last save to host memory is complete
+        # One stream per direction: the bus carries both at once, and copies of one direction would only wait in turn.
         self._inward = CopyQueue(self.device)
         self._outward = CopyQueue(self.device)
 
@@ -201,7 +202,8 @@ class ParameterStore:
         if side in self._host:
             raise TrainingError(
                 "blocks cannot be sent between processes while parameters are swapped between device and host memory; "
-                "use more devices, or set device_memory to all memory of the device"
+                "use more devices, or set device_memory to all memory of the device",
+                argument="device_memory",
             )
 
         return read_rows(self.parameters, self._device_rows(side, block))
@@ -271,7 +273,8 @@ class ParameterStore:
             bank = self._banks[side][number]
             wait_on_device(self.device, bank.load_mark)
             if not bank.is_mirrored:
-                self._fill_mirror(side, number)
+                rows = self._bank_rows(side, number)
+                self.parameters.mirror[rows, : self.places.dim].copy_(self.parameters.vectors[rows])
                 bank.is_mirrored = True
 
     def _check_leaving_groups(self, pair: Pair) -> None:
@@ -282,11 +285,6 @@ class ParameterStore:
                 for largest in find_largest(self.parameters, self._bank_rows(side, number)):
                     torch.maximum(self._largest_left, largest, out=self._largest_left)
                 self._banks[side][number].used = record_mark(self.device)
-
-    def _fill_mirror(self, side: int, number: int) -> None:
-        rows = self._bank_rows(side, number)
-        p = self.parameters
-        p.mirror[rows, : self.places.dim].copy_(p.vectors[rows])
 
     def _bank_rows(self, side: int, number: int) -> slice:
         """Return the rows of a bank in the joint arrays."""
@@ -313,6 +311,7 @@ class ParameterStore:
         if self._current is None or all(side.is_whole for side in self.layout):
             return
 
+        # The kernels submitted so far use the banks of the current groups: a later load into one waits for this mark.
         now = record_mark(self.device)
         for side, group in enumerate(self._current):
             self._banks[side][self._bank_of[side][group]].used = now
@@ -353,7 +352,9 @@ class ParameterStore:
             leaving = layout.blocks(bank.group)
             del self._bank_of[side][bank.group]
 
-        # A stream is in order: what its first copy waited for, its later copies need not wait for again.
+        # The first copies wait for the kernels that used the bank, for an earlier load into it, and for the last save
+        # of the arriving group, whose host memory is read. A stream is in order: what its first copy waited for, its
+        # later copies need not wait for again.
         ready = [bank.used, bank.load_mark, self._saved.get((side, group))]
         before_save, before_load = ready, ready
         size = -(-layout.slots_per_bank // PIECES)

@@ -54,6 +54,13 @@ class KernelTile:
     registers: int | None = 128  # limit per thread; None: the compiler's choice
 
 
+def choose_tile(dtype: str) -> KernelTile:
+    """Return the fastest tile for operands of a dtype (experiments/notes.md)."""
+    if dtype == "float32":
+        return KernelTile(64, 64, 32, warps=4, stages=2, registers=None)
+    return KernelTile()
+
+
 @dataclass(frozen=True, slots=True)
 class PanelShape:
     """A panel of a block: its rows, the columns they are combined with, and its tiles."""

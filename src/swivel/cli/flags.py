@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, get_args, get_type_hints
 
 import click
@@ -30,7 +30,7 @@ GROUP_OF = {config: name for name, config in STAGES.items()} | {ClusterConfig: "
 # Settings of the stages that --help shows; --help-all shows the others, too.
 COMMON = {"tokenizer", "min_count", "window", "dim", "epochs", "seed", "device"}
 ALWAYS_USED = {"quiet", "json", "traceback"}  # flags of every command
-_SHOWS_ALL = "swivel.cli.shows_all"
+_SHOWS_ALL = "swivel.cli.shows_all"  # a key of click's context
 
 
 class StageOption(click.Option):
@@ -56,20 +56,18 @@ class Command(click.Command):
             StageOption(["--json"], group="output", is_flag=True, help="print the result as JSON"),
             StageOption(["--traceback"], group="output", is_flag=True, expose_value=False, help=traceback_text),
         ]
-        if rare := sum(not getattr(parameter, "is_common", True) for parameter in self.params):
+        # What most users never need is hidden, so that the help fits on a screen.
+        rare = sum(not getattr(parameter, "is_common", True) for parameter in self.params)
+        if rare:
+            text = f"Show {rare} more options, too."
+            flag = ["--help-all"]
             self.params.append(
-                click.Option(
-                    ["--help-all"],
-                    is_flag=True,
-                    is_eager=True,
-                    expose_value=False,
-                    callback=_show_all,
-                    help=f"Show {rare} more options, too.",
-                )
+                click.Option(flag, is_flag=True, is_eager=True, expose_value=False, callback=_show_all, help=text)
             )
 
     def invoke(self, ctx: click.Context) -> Any:
         """Call the function of the command."""
+        # Set before anything can fail: messages about the end of the command need it.
         Command.running = ctx
         options, settings = take_options(ctx.params)
         with warnings_as_messages(options.progress):
@@ -105,16 +103,17 @@ def refuse_idle_options(is_idle: Callable[[str], bool], *, where: str) -> None:
         name = str(parameter.name)
         is_given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
         if is_given and name not in ALWAYS_USED and is_idle(name):
-            shown = parameter.get_error_hint(ctx)
+            hint = parameter.get_error_hint(ctx)
             if isinstance(parameter, click.Argument):
-                shown = parameter.make_metavar(ctx).strip("[].")
-            raise ConfigError(f"{shown} has no effect {where}; leave it out")
+                hint = parameter.make_metavar(ctx).strip("[].")
+            raise ConfigError(f"{hint} has no effect {where}; leave it out")
 
 
 def take_options(arguments: Mapping[str, Any]) -> tuple[RunOptions, dict[str, Any]]:
     """Separate the run options of a command from its other arguments."""
     rest = dict(arguments)
     del rest["json"]  # read by `render.show`
+    # Commands that cannot run on a cluster lack its flags.
     cluster_names = [field.name for field in dataclasses.fields(ClusterConfig) if field.name in rest]
 
     options = RunOptions(
@@ -130,15 +129,13 @@ def take_options(arguments: Mapping[str, Any]) -> tuple[RunOptions, dict[str, An
 
 
 def _choose_progress(*, quiet: bool, tensorboard: str | None) -> Progress:
-    from swivel.cli.progress_bars import CommandProgress
-
-    progress = CommandProgress() if is_leading() and not quiet else SILENT
-    if tensorboard is None or not is_leading():
-        return progress
-
+    from swivel.cli.terminal import CommandProgress  # which imports this module
     from swivel.runtime.tensorboard import TensorboardProgress
 
-    return TensorboardProgress(tensorboard, progress)
+    if not is_leading():
+        return SILENT
+    progress = SILENT if quiet else CommandProgress()
+    return progress if tensorboard is None else TensorboardProgress(tensorboard, progress)
 
 
 class StrictNumber(click.ParamType[Any]):
@@ -153,13 +150,6 @@ class StrictNumber(click.ParamType[Any]):
 
 class Integer(StrictNumber, click.types.IntParamType):
     """An integer."""
-
-
-class PositiveInteger(StrictNumber, click.IntRange):
-    """An integer of at least 1."""
-
-    def __init__(self) -> None:
-        super().__init__(1)
 
 
 class Decimal(StrictNumber, click.types.FloatParamType):
@@ -218,6 +208,7 @@ def _field_option(config: type[Any], field: dataclasses.Field[Any]) -> Decorator
 
 def _help(stage: str, field: dataclasses.Field[Any]) -> str:
     """Return the help text with the default, or with the value of each recipe if they differ."""
+    # A default that depends on the recipe is shown for each of them.
     values = {name: recipe.get(stage, {}).get(field.name, field.default) for name, recipe in RECIPES.items()}
     text = str(field.metadata["help"])
     if len({repr(value) for value in values.values()}) > 1:
@@ -226,16 +217,12 @@ def _help(stage: str, field: dataclasses.Field[Any]) -> str:
 
 
 def _shown(value: Any) -> str:
-    match value:
-        case None:
-            return "auto"
-        case bool():
-            return "yes" if value else "no"
-        case _:
-            return str(value)
+    words = {"None": "auto", "True": "yes", "False": "no"}
+    return words.get(str(value), str(value))
 
 
-def _option(group: str, flag: str, help: str, **keywords: Any) -> Decorator:
+def group_option(group: str, flag: str, help: str, **keywords: Any) -> Decorator:
+    """Return an option in a group of the help."""
     return click.option(flag, cls=StageOption, group=group, help=help, **keywords)
 
 
@@ -244,11 +231,11 @@ def count_option(help: str = "how many", default: int = 10) -> Decorator:
     return click.option("-n", "--count", type=Integer(), default=default, show_default=True, help=help)
 
 
-overwrite_option = _option("machine", "--overwrite", "replace finished results", is_flag=True)
-threads_option = _option("machine", "--threads", "threads to use  [default: all cores]", type=Integer())
+overwrite_option = group_option("machine", "--overwrite", "replace finished results", is_flag=True)
+threads_option = group_option("machine", "--threads", "threads to use  [default: all cores]", type=Integer())
 resource_options = combine(
     threads_option,
-    _option(
+    group_option(
         "machine",
         "--memory",
         "memory limit for counting, such as 1GiB  [default: half of the free memory]",
@@ -257,16 +244,16 @@ resource_options = combine(
     overwrite_option,
 )
 watching_options = combine(
-    _option(
+    group_option(
         "output",
         "--tensorboard",
         "write curves for `tensorboard --logdir DIR` while training",
         metavar="DIR",
         is_common=False,
     ),
-    _option("output", "--no-report", "do not write report.html", is_flag=True, is_common=False),
+    group_option("output", "--no-report", "do not write report.html", is_flag=True, is_common=False),
 )
-ray_option = _option(
+ray_option = group_option(
     "machine",
     "--ray",
     "run on a Ray cluster: local (start one on this machine), auto (a running one) or HOST:PORT",
@@ -276,47 +263,33 @@ ray_option = _option(
 cluster_options = combine(ray_option, config_options(ClusterConfig))
 
 
-def translate(message: str) -> str:
-    """Return a message with the flags of the running command in place of Python arguments."""
-    return message if Command.running is None else name_flags(message, Command.running.command)
+def translate(message: str, arguments: Iterable[str] = ()) -> str:
+    """Return a message with the flags of the running command in place of `name=value` and of the named arguments."""
+    return message if Command.running is None else name_flags(message, arguments, Command.running.command)
 
 
-def name_flags(message: str, command: click.Command) -> str:
-    """Return an error message with the flags of a command in place of the Python arguments.
+def name_flags(message: str, arguments: Iterable[str], command: click.Command) -> str:
+    """Return a message with the flags of a command in place of `name=value` and of the named arguments.
 
-    Arguments are recognized as `name=value`, by an underscore, at the start of a message about them, and after a verb
-    such as "pass".
-
-    >>> options = [click.Option([flag]) for flag in ("--dim", "--left", "--memory", "--min-count", "--right")]
-    >>> command = click.Command("run", params=options)
-    >>> name_flags("left and right are both 0", command)
-    '--left and --right are both 0'
-    >>> name_flags("lower min_count, or pass a smaller memory or dim=50", command)
-    'lower --min-count, or pass a smaller --memory or --dim 50'
+    >>> command = click.Command("run", params=[click.Option(["--dim"]), click.Option(["--min-count"])])
+    >>> name_flags("lower min_count, or pass a smaller dim, such as dim=50", ["min_count", "dim"], command)
+    'lower --min-count, or pass a smaller --dim, such as --dim 50'
     """
+    # The flags of the command come last: they win where a setting has another name there.
     options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
     own_flags = {str(option.name): max(option.opts, key=len) for option in options}
     flags = {name: flag_of(name) for name in SETTINGS} | {"out": "--output"} | own_flags
 
-    # A part of a path and a value in quotes are no arguments. Words without an underscore are only arguments if the
-    # command has such a flag: "a number without an end" does not mean --end.
-    before = r"(?<![\w./'\"-])"
-    after = r"(?![\w/'\"-]|\.\w)"
-    name = rf"{before}(?:{'|'.join(own_flags)}){after}"
-    size = "(?:an? |another )?(?:larger |smaller )?"
-    several = rf"{size}{name}(?:,? (?:and |or )?{size}{name})*"
-
-    def flag_with_value(found: re.Match[str]) -> str:
-        flag = flags[found["name"]]
-        value = found["value"].strip("'\"")
+    def flag_with_value(match: re.Match[str]) -> str:
+        flag = flags[match["name"]]
+        value = match["value"].strip("'\"")
         return {"True": flag, "False": "--no-" + flag[2:]}.get(value, f"{flag} {value}")
 
-    def flags_of_names(found: re.Match[str]) -> str:
-        return re.sub(name, lambda inner: flags[inner[0]], found[0])
-
+    # A part of a path and a word in quotes are no arguments.
+    before = r"(?<![\w./'\"-])"
+    after = r"(?![\w/'\"-]|\.\w)"
     message = re.sub(r"options=RunOptions\((.*?)\)", r"\1", message)
     message = re.sub(rf"{before}(?P<name>{'|'.join(flags)})=(?P<value>'[^']*'|[\w.-]+)", flag_with_value, message)
-    message = re.sub(rf"^{several}(?= (?:must|has|have|are|applies)\b)", flags_of_names, message)
-    message = re.sub(rf"\b(?:pass|omit|use|like|without) {several}(?! that\b)", flags_of_names, message)
-    with_underscore = "|".join(name for name in flags if "_" in name)
-    return re.sub(rf"{before}(?:{with_underscore}){after}", lambda found: flags[found[0]], message)
+    for name in flags.keys() & set(arguments):
+        message = re.sub(before + name + after, flags[name], message)
+    return message

@@ -1,14 +1,15 @@
-"""`swivel recommend`: the best columns for rows of a table."""
+"""`swivel import`, `swivel add` and `swivel recommend`: counts of any things, their sums, the best columns."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
-from swivel.cli.main import cli, open_vectors
-from swivel.cli.options import Command, Decimal, config_options, count_option, refuse_idle_options
-from swivel.cli.render import draw_table, show
+from swivel.cli.flags import Command, Decimal, config_options, count_option, refuse_idle_options, resource_options
+from swivel.cli.main import cli, open_vectors, output_option, report_matrix
+from swivel.cli.render import draw_table, next_command, show
 from swivel.cli.terminal import print_result
 from swivel.counts.importers.import_config import ImportConfig
 from swivel.errors import ConfigError
@@ -19,6 +20,51 @@ matrix_option = click.option(
     "--matrix", metavar="DIR", help="the matrix that the vectors were trained on  [default: that of the same run]"
 )
 table_options = config_options(ImportConfig, only=("fields", "header"))
+
+
+@cli.command("import", cls=Command)
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@output_option("folder for the matrix")
+@config_options(ImportConfig)
+@click.option("--row-labels", metavar="FILE", help="what the rows of a matrix are called, one a line")
+@click.option("--column-labels", metavar="FILE", help="what the columns of a matrix are called, one a line")
+@resource_options
+def import_(sources: tuple[str, ...], output: str, options: RunOptions, **settings: Any) -> None:
+    """Convert counts of another tool to a matrix.
+
+    SOURCE: triples in .tsv or .csv (also .gz .bz2 .xz .zst; - for standard input), .parquet, .arrow or .feather;
+    scipy's .npz, .mtx; .edges, .baskets; GloVe's .bin with its vocab.txt.
+
+    \b
+    swivel import visits.tsv -o matrix
+    swivel import log.parquet --fields user,page,visits -o matrix
+    swivel import graph.txt --format edges -o matrix
+    swivel import baskets.csv --format baskets -o matrix
+    """
+    from swivel.counts.importers import import_counts
+
+    report_matrix(import_counts(list(sources), output, options=options, **settings), output)
+    options.progress.message(next_command("train", Path(output), "-o", "vectors"))
+
+
+@cli.command(cls=Command)
+@click.argument("matrices", nargs=-1, required=True, metavar="MATRIX MATRIX...")
+@output_option("folder for the sum")
+@resource_options
+def add(matrices: tuple[str, ...], output: str, options: RunOptions) -> None:
+    """Add matrices: counts of equal labels are summed; vocabularies may differ.
+
+    They have to be counted alike: the same window, weight and columns. With more text than before:
+
+    \b
+    swivel count new.txt -o new
+    swivel add work/matrix new -o matrix
+    swivel train matrix --init work/vectors -o vectors
+    """
+    from swivel.pipeline.add import add as add_matrices
+
+    report_matrix(add_matrices(*matrices, out=output, options=options), output)
+    options.progress.message(next_command("train", Path(output), "--init", "VECTORS", "-o", "vectors"))
 
 
 @cli.command(cls=Command)
@@ -52,15 +98,16 @@ def recommend(
     """
     if source is None:
         refuse_idle_options(lambda name: name in ("fields", "header"), where="without --for")
+    # Importing the recommender loads numba, which ends the process without a word if memory is too small.
     check_libraries("recommending")
     from swivel.counts.importers import import_counts
     from swivel.recommender import Recommender
 
     recommender = Recommender(open_vectors(vectors), matrix, popularity=popularity)
     if not rows and source is None:
-        raise ConfigError("rows are missing: name some, or pass source=FILE with the counts of new ones")
+        raise ConfigError("rows are missing: name some, or pass --for FILE with the counts of new ones")
     if rows and recommender.matrix is None and not with_seen:
-        raise ConfigError("known rows need the matrix, to leave out what they have: pass matrix, or with_seen=True")
+        raise ConfigError("known rows need the matrix, to leave out what they have: pass --matrix, or --with-seen")
 
     answers = {row: recommender.recommend(row, count, exclude_seen=not with_seen) for row in rows}
     if source is not None:

@@ -1,24 +1,77 @@
-"""`swivel encode`: one vector per line of a text."""
+"""`swivel phrases` and `swivel encode`: phrases of a text, and one vector per line of it."""
 
 from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import click
 
-from swivel.cli.main import cli, open_vectors, output_option
-from swivel.cli.options import Command, Decimal, Integer, overwrite_option, threads_option
-from swivel.cli.render import show
+from swivel.cli.flags import (
+    Command,
+    Decimal,
+    Integer,
+    config_options,
+    count_option,
+    overwrite_option,
+    resource_options,
+    threads_option,
+)
+from swivel.cli.main import cli, open_vectors, output_option, text_arguments, texts_argument
+from swivel.cli.render import draw_table, show
 from swivel.cli.terminal import print_result
+from swivel.config import CorpusConfig
 from swivel.errors import ConfigError
 from swivel.pipeline.settings import given
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
-from swivel.storage import create_file
+from swivel.storage import create_file, write_file
 from swivel.storage.npy import write_array
 from swivel.storage.overlap import check_output_file
 from swivel.vectors.text_encoder import SMOOTHING, find_tokenizer
+
+_FIELDS = tuple(field.name for field in dataclasses.fields(CorpusConfig) if field.name != "phrases")
+
+
+@cli.command(cls=Command)
+@texts_argument
+@click.option("-o", "--output", metavar="FILE", help="write the phrases, one per line, for --phrases FILE")
+@count_option("how many to show", default=20)
+@click.option(
+    "--score",
+    type=click.Choice(["word2vec", "npmi"]),
+    default="word2vec",
+    show_default=True,
+    help="gensim's default score, or normalized PMI",
+)
+@config_options(CorpusConfig, only=_FIELDS)
+@resource_options
+def phrases(
+    texts: tuple[str, ...], output: str | None, count: int, score: str, options: RunOptions, **settings: Any
+) -> None:
+    """Words that occur together more often than by chance, such as new_york.
+
+    `swivel run TEXT --phrases word2vec` joins them to one token.
+    """
+    check_libraries("finding phrases")
+    from swivel.corpus import find_texts, local_files
+    from swivel.pipeline.count import find_phrases
+    from swivel.vectors.search import check_count
+
+    # Mistakes are reported before the text is read.
+    check_count(count)
+    files = find_texts(text_arguments(texts, output))
+    if output:
+        check_output_file(Path(output), local_files(files), overwrite=options.overwrite)
+
+    phrase_list = find_phrases(files, options=options, phrases=score, **settings)
+    if output:
+        write_file(Path(output), "".join(f"{phrase.token}\n" for phrase in phrase_list).encode())
+
+    rows = [(phrase.token, f"{phrase.occurrences:,}", f"{phrase.score:.4g}") for phrase in phrase_list[:count]]
+    data = [phrase._asdict() for phrase in phrase_list]
+    show(data, lambda: draw_table((f"phrase (of {len(phrase_list):,})", "count", "score"), rows))
 
 
 @cli.command(cls=Command)
@@ -65,16 +118,17 @@ def encode(
     swivel encode work/vectors reviews.txt -o reviews.npy
     """
     check_libraries("encoding")
-    from swivel.corpus.streams import read_lines
+    from swivel.corpus.text_lines import read_lines
 
     path = Path(output)
+    # Before the text is read, which may take long.
     check_output_file(path, [Path(vectors), Path(file)], overwrite=options.overwrite)
     if path.suffix != ".npy":
         raise ConfigError(f"{path}: the array is written as .npy; use this suffix")
 
-    opened = open_vectors(vectors)
-    config = dataclasses.replace(find_tokenizer(opened), **given(encoding=encoding, errors=errors))
-    encoded = opened.encode(
+    model = open_vectors(vectors)
+    config = dataclasses.replace(find_tokenizer(model), **given(encoding=encoding, errors=errors))
+    encoded = model.encode(
         read_lines(file, config),
         smoothing=smoothing,
         components=components,
@@ -82,6 +136,7 @@ def encode(
         normalize=normalize,
         threads=options.thread_count,
     )
+    # Usually the vectors are of another language, or lower-cased and the text is not.
     if len(encoded) and not encoded.any():
         options.progress.message(f"warning: no word of {file} is in the vocabulary, so all vectors are zero")
     with create_file(path) as stream:

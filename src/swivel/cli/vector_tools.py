@@ -1,0 +1,194 @@
+"""`swivel export`, `swivel explore` and `swivel compare`: other formats, the browser, and what two models differ in."""
+
+from __future__ import annotations
+
+import shutil
+import webbrowser
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from swivel import explorer
+from swivel.cli.flags import Command, Integer, config_options, count_option, overwrite_option
+from swivel.cli.main import cli, open_vectors
+from swivel.cli.render import align_table, show
+from swivel.cli.terminal import print_result, shown
+from swivel.errors import ConfigError
+from swivel.runtime.options import RunOptions
+from swivel.storage import read_manifest
+from swivel.storage.overlap import refuse_overlap
+from swivel.vectors import Vectors, comparison, formats
+from swivel.vectors.formats import find_vectors
+from swivel.vectors.formats.registry import FORMATS
+from swivel.vectors.search import check_count
+
+_SIDE_HELP = "the vectors, or the trained columns by their own labels, as the tags of a table of packages and tags"
+MIN_WIDTH = 40
+SHOWN_NEIGHBORS = 8
+
+
+@cli.command(cls=Command)
+@click.argument("vectors")
+@click.argument("file")
+@click.option("--format", type=click.Choice(list(FORMATS)), help="what to write  [default: what FILE's name ends in]")
+@click.option("--side", type=click.Choice(["rows", "columns"]), default="rows", show_default=True, help=_SIDE_HELP)
+@click.option("--with-zeros", is_flag=True, help="also write words without co-occurrences, whose vectors are zero")
+@overwrite_option
+def export(vectors: str, file: str, format: str | None, side: str, with_zeros: bool, options: RunOptions) -> None:
+    """Write vectors in another tool's format, or convert another tool's file to a folder of vectors.
+
+    \b
+    swivel export work/vectors vectors.bin                          word2vec, gensim
+    swivel export work/vectors vectors.kv                           gensim's KeyedVectors.load
+    swivel export work/vectors vectors.txt                          word2vec's text; also .vec, .npy, .npz,
+                                                                    .safetensors, .parquet, .arrow
+    swivel export work/vectors model.bin --format fasttext-bin      words and n-grams, for fastText and gensim
+    swivel export work/vectors tags.vec --side columns              what a table's columns are
+    swivel export work/vectors static --format sentence-transformers
+    swivel export glove.6B.300d.txt glove --format swivel           opens at once afterwards
+    """
+    if file == "-":
+        raise ConfigError("vectors are written to a file, not to standard output; pass the name of a file")
+    model = open_vectors(vectors)
+    count = formats.export(model, file, format=format, side=side, overwrite=options.overwrite, with_zeros=with_zeros)
+
+    data = {"file": file, "tokens": count, "dim": model.dim}
+    show(data, lambda: print_result(f"{file}: {count:,} vectors of {model.dim} dimensions"))
+
+
+@cli.command(cls=Command)
+@click.argument("vectors")
+@click.argument("other", required=False)
+@click.option(
+    "--port", type=Integer(), default=explorer.PORT, show_default=True, help="port to listen on; 0: any free one"
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="address to listen on")
+@click.option("--no-browser", is_flag=True, help="only print the address, open nothing")
+@click.option("--matrix", metavar="DIR", help="counts that VECTORS were trained on  [default: those of the same run]")
+def explore(
+    vectors: str, other: str | None, port: int, host: str, no_browser: bool, matrix: str | None, options: RunOptions
+) -> None:
+    """Serve a local web page that shows vectors; with OTHER, two models side by side.
+
+    \b
+    swivel explore work                       what `swivel run` wrote
+    swivel explore glove.6B.300d.txt          or any file of another tool's
+    swivel explore work glove.6B.300d.txt     side by side
+    """
+    explorer.check_extra()
+    message = options.progress.message
+    # The port is taken before vectors are opened: that it is in use is said at once.
+    with explorer.listen(host, port) as listener:
+        exploration = explorer.open_exploration([vectors, other] if other else [vectors], matrix)
+        url = explorer.name_url(listener)
+        names = " and ".join(each.name for each in exploration.sets)
+        show({"url": url}, lambda: print_result(f"{names}: {url}"))
+
+        if not explorer.is_loopback(host):
+            message(f"warning: everyone who can reach {host} can read these vectors; there is no password")
+        if no_browser or not webbrowser.open(url):
+            message("open the address in a browser")
+        message("Ctrl-C ends it")
+        explorer.serve(exploration, listener, host)
+    message("stopped")
+
+
+@cli.command(cls=Command)
+@click.argument("before", metavar="A")
+@click.argument("after", metavar="B")
+@click.option(
+    "--noise-baseline", metavar="C", help="a second training of A's text with another seed: what is only noise"
+)
+@click.option("-o", "--output", metavar="FILE", help="write every word compared here: .tsv or .json")
+@count_option("how many words to show", default=20)
+@config_options(comparison.CompareConfig)
+def compare(
+    before: str,
+    after: str,
+    noise_baseline: str | None,
+    output: str | None,
+    count: int,
+    options: RunOptions,
+    **settings: Any,
+) -> None:
+    """Which words that A and B share moved most, with their neighbors in A and in B.
+
+    Every training turns its space its own way, so A is first rotated onto B by all the words they share. Words are
+    ranked by how far their cosine lies below that of words as common as they are. With --noise-baseline C the table
+    says, too, how alike words as common are in two trainings of one text.
+
+    \b
+    swivel compare 1900s/vectors 1990s/vectors
+    swivel compare 1900s/vectors 1990s/vectors --noise-baseline 1900s/again -o moved.tsv
+    """
+    check_count(count)
+    if output is not None:
+        comparison.check_ending(Path(output))
+        refuse_overlap([Path(output)], [find_vectors(path) for path in (before, after, noise_baseline) if path])
+
+    models = [open_vectors(path) for path in (before, after, noise_baseline) if path]
+    before_and_after, baseline = models[:2], models[2:]
+    result = comparison.compare(*before_and_after, noise_baseline=baseline[0] if baseline else None, **settings)
+    if output is not None:
+        result.write(output)
+
+    show(result.to_dict(count), lambda: draw_comparison(result, count))
+    if remark := describe_training(models):
+        options.progress.message(remark)
+
+
+def draw_comparison(result: comparison.ModelComparison, count: int) -> None:
+    """Print a summary, then the words that differ most, each with its neighbors in both models."""
+    print_result(f"{len(result):,} words compared: {_agreement(result.whole)}")
+    if result.noise_baseline is not None:
+        print_result(f"two trainings of one text: {_agreement(result.noise_baseline)}")
+
+    words = result.words[:count]
+    header = ["word", "cosine", "usual", "z", *(["same text", "z"] if result.noise_baseline else [])]
+    first, *lines = align_table(header, [_cells(word) for word in words])
+    print_result("", first)
+    # Neighbors say in which sense a word moved, which no number does.
+    for word, line in zip(words, lines, strict=True):
+        neighbors_before = _clip("    A: " + ", ".join(word.before[:SHOWN_NEIGHBORS]))
+        neighbors_after = _clip("    B: " + ", ".join(word.after[:SHOWN_NEIGHBORS]))
+        print_result(line, neighbors_before, neighbors_after)
+
+
+def _agreement(agreement: comparison.Agreement) -> str:
+    return f"mean cosine {agreement.cosine:.3f}, {agreement.overlap:.0%} of their neighbors shared"
+
+
+def _cells(word: comparison.Word) -> list[str]:
+    cells = [word.word, f"{word.cosine:.3f}", f"{word.usual:.3f}", f"{word.rank_z:.1f}"]
+    if word.same_text is not None and word.moved_z is not None:
+        cells += [f"{word.same_text:.3f}", f"{word.moved_z:.1f}"]
+    return cells
+
+
+def _clip(text: str) -> str:
+    text = shown(text)
+    width = max(shutil.get_terminal_size((110, 24)).columns, MIN_WIDTH)
+    return text if len(text) <= width else text[: width - 3].rstrip(", ") + "..."
+
+
+def describe_training(models: Sequence[Vectors]) -> str | None:
+    """Return a remark on how the models were made, or on how to make a noise baseline."""
+    # Fingerprints of matrices; None where it is unknown what vectors were trained on.
+    before, after, *baseline = map(_matrix_of, models)
+    if baseline:
+        # Vectors of other tools do not say what they were trained on.
+        is_other = None not in (before, baseline[0]) and before != baseline[0]
+        text = "the noise baseline was trained on other counts than A: it shows more than the noise of training"
+        return text if is_other else None
+
+    if before is None:
+        return None
+    if before == after:
+        return "A and B were trained on the same counts: what differs here is the noise of training"
+    return "for a noise baseline, train A again with another --seed: --noise-baseline C"
+
+
+def _matrix_of(model: Vectors) -> str | None:
+    return None if model.path is None else read_manifest(model.path).inputs.get("matrix")
