@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,9 +15,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+import swivel
 from swivel.config import VectorsConfig
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.errors import ConfigError, DamagedFolder, FolderExists, StorageError
+from swivel.errors import ConfigError, DamagedFolder, FolderExists, StorageError, VocabularyError
 from swivel.storage import FolderWriter, create_folder, read_manifest
 from swivel.storage.safetensors import map_tensors
 from swivel.vectors import Vectors, VectorTable, combine, combine_vectors, load
@@ -403,3 +405,21 @@ def test_a_device_without_memory_leaves_combining_to_the_cpu(monkeypatch: pytest
     monkeypatch.setattr(combine, "_combine_on_device", fail(RuntimeError("a bug")))
     with pytest.raises(RuntimeError, match="a bug"):
         combine_vectors(w, c, 2, config, device="cuda")
+
+
+@pytest.mark.parametrize("side", ["rows", "columns"])
+def test_a_label_with_half_a_surrogate_pair_cannot_be_saved_and_costs_nothing(tmp_path: Path, side: str) -> None:
+    words = {
+        name: Vocabulary(["tea", "half\ud800"] if name == side else ["tea", "jam"]) for name in ("rows", "columns")
+    }
+    table = np.eye(2, dtype=np.float32)
+    vectors = Vectors(VectorTable(words["rows"], table), VectorTable(words["columns"], table))
+    make_model().save(tmp_path / "v")
+
+    with pytest.raises(VocabularyError, match=r"'half\\ud800' contains half a surrogate pair") as saved:
+        vectors.save(tmp_path / "v", overwrite=True)
+    with pytest.raises(VocabularyError) as exported:
+        swivel.export(vectors, tmp_path / "v.npz", side=side)
+    assert str(saved.value) == str(exported.value)
+    assert_same(load(tmp_path / "v"), make_model())
+    assert os.listdir(tmp_path) == ["v"]

@@ -20,7 +20,13 @@ def import_table(out: Path, factor: int = 1, *, other: bool = False) -> Matrix:
     """Write a table of three rows; another one has the same labels, and other cells."""
     cells = [(row, column, count * factor) for row, column, count in CELLS]
     if other:
-        cells = [("ann", "jam", 1.0), ("ann", "tea", 1.0), ("bob", "cake", 5.0), ("cid", "tea", 1.0), ("cid", "jam", 2.0)]
+        cells = [
+            ("ann", "jam", 1.0),
+            ("ann", "tea", 1.0),
+            ("bob", "cake", 5.0),
+            ("cid", "tea", 1.0),
+            ("cid", "jam", 2.0),
+        ]
     return swivel.import_counts(cells, out, options=OVERWRITE)
 
 

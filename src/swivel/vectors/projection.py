@@ -41,10 +41,11 @@ def weigh_labels(vectors: Vectors, count: int) -> Floats:
     """Return how informative each of the first labels is: the length of its row times the logarithm of its count."""
     # w . c is the PMI of two words, so a row is short if its word occurs with all others as often as by chance:
     # "of" and "and" are not informative. Without counts, the rank by count replaces them.
-    lengths = np.linalg.norm(vectors.rows[:count], axis=1)
     counts = vectors.vocabulary.counts[:count]
     frequencies = counts if counts.any() else len(vectors) / (np.arange(count) + 1)
-    return np.asarray(lengths * np.log1p(frequencies), np.float32)
+    with np.errstate(over="ignore"):  # Rows of a training that diverged tell nothing in any case.
+        lengths = np.linalg.norm(vectors.rows[:count], axis=1)
+        return np.asarray(lengths * np.log1p(frequencies), np.float32)
 
 
 def reduce_vectors(unit: Floats) -> Floats:
