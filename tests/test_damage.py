@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from pathlib import Path
@@ -83,17 +82,6 @@ def test_a_damaged_tensor_is_found_on_its_first_use_and_the_others_can_be_used(t
             assert np.array_equal(getattr(loaded, name), getattr(made, name))
     with pytest.raises(DamagedFolder):
         loaded.replace()
-
-
-def test_folders_of_older_versions_are_read_and_their_tensors_compared_as_one(tmp_path: Path) -> None:
-    made = save_vectors(tmp_path)
-    fields = unseal((tmp_path / MANIFEST).read_bytes())
-    del fields["facts"]["tensors"]
-    (tmp_path / MANIFEST).write_text(json.dumps(fields))
-    assert np.array_equal(vectors.load(tmp_path).rows, made.rows)
-    flip(tmp_path / TENSORS, -1)
-    with pytest.raises(DamagedFolder, match=rf"{TENSORS}: checksum differs"):
-        _ = vectors.load(tmp_path).rows
 
 
 def test_checksums_of_tensors_are_of_their_bytes(tmp_path: Path) -> None:

@@ -121,13 +121,10 @@ def read_vectors(make: type[Vectors], path: str | Path) -> tuple[Vectors, dict[s
     if TENSORS not in folder.manifest.parts:
         raise DamagedFolder(f"{folder.path}: {TENSORS} is missing from the manifest; {REMEDY}")
 
-    if not isinstance(facts.get("tensors", {}), dict):
+    if not isinstance(facts.get("tensors"), dict):
         raise DamagedFolder(f"{folder.path}: 'tensors' in the manifest is not a JSON object; {REMEDY}")
-    if HEADER in facts.get("tensors", {}):
-        with folder.reading(TENSORS) as file:
-            header = _read_header(file)
-        _check_tensor(folder, HEADER, header)
     with folder.reading(TENSORS) as file:
+        _check_tensor(folder, HEADER, _read_header(file))
         tensors = _map_tensors(file)
 
     try:
@@ -165,11 +162,8 @@ def read_vectors(make: type[Vectors], path: str | Path) -> tuple[Vectors, dict[s
 
 
 def _check_tensor(folder: Folder, name: str, values: NDArray[Any]) -> None:
-    """Compare a tensor with its checksum; folders of older versions have one checksum for the whole file."""
-    digests = folder.manifest.facts.get("tensors", {})
-    if name not in digests:
-        folder.check(TENSORS)
-    elif digests[name] != digest_array(values):
+    """Compare a tensor with its checksum."""
+    if folder.manifest.facts["tensors"].get(name) != digest_array(values):
         problem = f"{folder.path / TENSORS}: the checksum of {name} differs from the manifest"
         raise describe_damage(folder.path, folder.manifest, problem)
 
