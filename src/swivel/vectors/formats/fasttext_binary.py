@@ -18,11 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.errors import ConfigError
+from swivel.runtime.estimates import check_memory
 from swivel.storage import create_file
 from swivel.vectors import Subwords, Vectors
 from swivel.vectors.formats.validate import refuse_labels
 from swivel.vectors.search import Floats
-from swivel.vectors.subwords import find_sorted, hash_ngrams, sum_rows
+from swivel.vectors.subwords import estimate_memory, find_sorted, hash_ngrams, sum_rows
 
 MAGIC = struct.pack("<i", 793_712_314)
 NOT_READ = "a fastText model; use the .vec file that fastText writes next to it"
@@ -37,6 +38,7 @@ def write_fasttext(vectors: Vectors, path: Path) -> None:
     if vectors.subwords is None:
         raise ConfigError("these vectors have no n-grams to write: train with subwords='ngrams', or use fasttext")
     refuse_labels(vectors.vocabulary, _WHITE, "fasttext-bin")
+    check_memory("writing a fastText model", estimate_memory(vectors.vocabulary.tokens, vectors.dim)[0])
     numbers, sums = _sum_buckets(vectors.subwords, vectors.vocabulary.tokens)
 
     with create_file(path) as file:

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, StorageError, VocabularyError, clear_errors, first_line
+from swivel.runtime.estimates import check_memory
 from swivel.runtime.numbers import is_integer, is_plain, parse_float
 from swivel.vectors import Vectors, VectorTable
-from swivel.vectors.search import Floats
+from swivel.vectors.search import LABEL_BYTES, Floats
 from swivel.vectors.vector_table import check_text, find_surrogate
 
 FREE = "use npz, safetensors, parquet or arrow, which can store any label"
@@ -99,6 +100,8 @@ def make_vectors(path: Path, words: Sequence[str], values: NDArray[Any], counts:
             f"{path}, word {number + 1:,}: {words[number]!r} contains half a surrogate pair and is not valid text"
         )
 
+    narrowed_bytes = 0 if values.dtype == np.float32 else 4 * values.size
+    check_memory(f"reading {path}", narrowed_bytes + LABEL_BYTES * len(words))
     vocabulary = Vocabulary(words, counts)
     check_words(path, vocabulary)
 
