@@ -200,6 +200,18 @@ def test_cpu_backend_restores_the_threads_of_torch() -> None:
     torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize("name", ["cpu", "torch"])
+def test_backends_that_overlap_restore_the_threads_of_torch(name: str) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    first = create_backend(name, replace(SAMPLED, threads=1))
+    second = create_backend(name, replace(SAMPLED, threads=1))
+    first.close()
+    second.close()
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(before)
+
+
 def forbid(*_: object) -> float:
     raise AssertionError("the speed must not be measured")
 
@@ -220,6 +232,7 @@ def test_backend_and_device_follow_the_configuration(backend: str, device: str, 
 @pytest.mark.parametrize(("best", "expected"), [("cpu", ("cpu", "cpu")), ("meta", ("torch", "meta"))])
 def test_auto_uses_the_best_device(monkeypatch: pytest.MonkeyPatch, best: str, expected: tuple[str, str]) -> None:
     monkeypatch.setattr(select, "_best_device", lambda: best)
+    monkeypatch.setattr(select, "_read_value", lambda device: 1.0)
     assert choose_backend(TrainConfig()) == expected
 
 
@@ -227,7 +240,7 @@ def test_auto_uses_the_best_device(monkeypatch: pytest.MonkeyPatch, best: str, e
 def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make torch report a CUDA device of compute capability 8.0."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch, "empty", lambda *_, **__: None)
+    monkeypatch.setattr(select, "_read_value", lambda device: 1.0)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
 
 
@@ -270,7 +283,8 @@ def test_triton_backend_without_triton_is_refused(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_triton_backend_without_a_cuda_device_is_refused(device: str) -> None:
+def test_triton_backend_without_a_cuda_device_is_refused(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(select, "_read_value", lambda device: 1.0)
     with pytest.raises(
         TrainingError, match=rf"compute capability 8.0 or higher, and '{device}' is not one; pass backend='auto'$"
     ):
@@ -326,7 +340,8 @@ def test_unknown_device_raises_one_line() -> None:
 
 
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
-def test_cpu_backends_refuse_another_device(backend: str) -> None:
+def test_cpu_backends_refuse_another_device(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(select, "_read_value", lambda device: 1.0)
     with pytest.raises(TrainingError, match=f"the {backend} backend runs on the CPU, not on 'meta'"):
         choose_backend(TrainConfig(backend=backend, device="meta"))
 

@@ -6,10 +6,10 @@ merge nothing, and the result does not depend on the number of threads.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from swivel.counts import BlockCells
+from swivel.runtime.parallel import open_torch_pool
 from swivel.training.backends import cpu_kernels as kernels
 from swivel.training.backends.base import (
     ArrayBackend,
@@ -64,9 +65,9 @@ class CpuBackend(ArrayBackend):
 
         # A thread trains a whole block, so each product must be single-threaded. torch keeps this setting per thread:
         # set only here, the products of 16 workers would run on 16 threads each.
-        self._torch_threads = torch.get_num_threads()
+        self._open = contextlib.ExitStack()
+        self._pool = self._open.enter_context(open_torch_pool(settings.threads))
         torch.set_num_threads(1)
-        self._pool = ThreadPoolExecutor(settings.threads, initializer=torch.set_num_threads, initargs=(1,))
 
     def describe(self) -> str:
         return f"cpu, {self.settings.threads} threads, {self.settings.dtype} products, float32 parameters"
@@ -78,8 +79,7 @@ class CpuBackend(ArrayBackend):
         return np.asarray(array, np.float32)
 
     def close(self) -> None:
-        self._pool.shutdown()
-        torch.set_num_threads(self._torch_threads)
+        self._open.close()
 
     def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> PendingLosses:
         """Run steps on all threads; a free thread takes the next step."""

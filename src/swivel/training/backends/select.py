@@ -66,6 +66,13 @@ def lacks_bfloat16() -> bool:
     return not any(getattr(torch.cpu, check, lambda: True)() for check in checks)
 
 
+def _read_value(device: str) -> float:
+    """Return a number that is stored on a device; torch raises an error where there is none, or no values (meta)."""
+    import torch
+
+    return torch.ones(1, device=device).item()
+
+
 def choose_backend(config: TrainConfig) -> tuple[str, str]:
     """Return the names of the backend and of the device for a configuration.
 
@@ -78,7 +85,7 @@ def choose_backend(config: TrainConfig) -> tuple[str, str]:
         device = "cpu" if config.backend in ("cpu", "reference") else _best_device()
     try:
         kind = torch.device(device).type
-        torch.ones(1, device=device).item()  # A device such as meta has no values.
+        _read_value(device)
     except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
         line = str(error).splitlines()[0]
         raise TrainingError(f"device {device!r} cannot be used: {line}; pass device='auto' or device='cpu'") from error

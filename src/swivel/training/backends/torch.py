@@ -6,6 +6,7 @@ that have no faster one.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from swivel.counts import BlockCells
+from swivel.runtime.parallel import restoring
 from swivel.runtime.resources import count_torch_threads
 from swivel.training.backends.base import ArrayBackend, BackendSettings, Gradients, ParameterBlock, Sides
 from swivel.training.objective import Loss
@@ -35,7 +37,8 @@ class TorchBackend(ArrayBackend):
 
     def __init__(self, settings: BackendSettings) -> None:
         self.settings = settings
-        self._torch_threads = torch.get_num_threads()
+        self._open = contextlib.ExitStack()
+        self._open.enter_context(restoring(torch.get_num_threads, torch.set_num_threads))
         torch.set_num_threads(count_torch_threads(settings.threads))
         self.device = torch.device(settings.device)
         self._operand_dtype = getattr(torch, settings.dtype)
@@ -53,7 +56,7 @@ class TorchBackend(ArrayBackend):
         return array.cpu().numpy()  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        torch.set_num_threads(self._torch_threads)
+        self._open.close()
 
     def _product(self, a: Tensor, b: Tensor) -> Tensor:
         return (a.to(self._operand_dtype) @ b.to(self._operand_dtype)).float()
