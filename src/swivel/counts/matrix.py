@@ -316,8 +316,11 @@ class Matrix:
 
     def transformed(self, transform: str) -> Matrix:
         """Return the matrix as training reads it with the setting `transform`: log(1 + x) in place of x for "log"."""
-        if transform != "log":
-            return self
+        return self._as_logs if transform == "log" else self
+
+    @cached_property
+    def _as_logs(self) -> Matrix:
+        # Kept, because its sums are computed from all cells.
         return Matrix(self._contents, layout=self.layout, arrays=self._moved_arrays, is_log=True)
 
     def verify(self) -> None:
