@@ -21,7 +21,7 @@ from fuzz.of_importers import NPY_WORDS
 from fuzz.of_text import JSON_WORDS
 from swivel.counts import open_matrix
 from swivel.counts.importers.importer import import_counts
-from swivel.storage.manifest import open_folder, read_manifest
+from swivel.storage.manifest import fingerprint, open_folder, read_manifest
 from swivel.training.checkpoint import CheckpointStore, TrainingState
 from swivel.training.training_plan import read_plan
 from swivel.vectors import Vectors, VectorTable
@@ -34,6 +34,7 @@ VECTORS = ("facts", "vectors.safetensors", "rows.txt", "columns.txt", "row_sums.
 MATRIX: tuple[str, ...] = ("facts", "offsets.npy", "positions.npy", "counts.npy", "large_cells.npy")
 MATRIX += ("large_counts.npy", "row_sums.npy", "rows.txt", "columns.txt", "column_sums.npy")
 CHECKPOINT = ("facts", "done.npy", "rows.npy", "rows_accumulators.npy")
+PLAN = {"row_blocks": 1, "column_blocks": 2}
 
 
 def sign(text: str) -> bytes:
@@ -52,7 +53,9 @@ def write_folder(path: Path, stage: str, names: tuple[str, ...], data: bytes) ->
         if part:
             put(path, name, part)
             sizes[name] = {"bytes": len(part), "sha256": hashlib.sha256(part).hexdigest()}
-    fields = {"stage": stage, "config": {}, "inputs": {"run": "x"}, "parts": sizes, "format": 2, "library": "1"}
+    config = {"plan": PLAN} if stage == "checkpoint" else {}
+    inputs = {"run": fingerprint({})}
+    fields = {"stage": stage, "config": config, "inputs": inputs, "parts": sizes, "format": 2, "library": "1"}
     text = json.dumps(fields)[:-1] + f', "facts": {(facts or b"{}").decode(errors="surrogateescape")}}}'
     put(path, "manifest.json", sign(text))
 
@@ -137,7 +140,7 @@ def read_checkpoint(data: bytes, folder: Path) -> None:
     write_folder(folder / "checkpoint-1", "checkpoint", CHECKPOINT, data)
     found = CheckpointStore(folder, {}).load()
     if found is not None:
-        state, done, arrays = found
+        state, done, arrays, _ = found
         assert type(state.epochs) is int and type(state.saved) is int
         assert all(type(value) in (int, float) for value in asdict(state.loss).values())
         assert done.dtype == np.bool_ and done.ndim == 2
@@ -146,7 +149,7 @@ def read_checkpoint(data: bytes, folder: Path) -> None:
 
 def seed_checkpoint(folder: Path) -> Iterable[bytes]:
     arrays = {"rows": np.ones((3, 2), np.float32), "rows_accumulators": np.ones((3, 2), np.float32)}
-    CheckpointStore(folder, {}).save(TrainingState(epochs=1), np.zeros((1, 2), bool), arrays, {})
+    CheckpointStore(folder, {}).save(TrainingState(epochs=1), np.zeros((1, 2), bool), arrays, PLAN)
     yield read_parts(folder / "checkpoint-1", CHECKPOINT)
 
 

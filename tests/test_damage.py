@@ -84,17 +84,6 @@ def test_a_damaged_tensor_is_found_on_its_first_use_and_the_others_can_be_used(t
         loaded.replace()
 
 
-def test_tensors_without_checksums_of_their_own_are_compared_as_one(tmp_path: Path) -> None:
-    made = save_vectors(tmp_path)
-    fields = unseal((tmp_path / MANIFEST).read_bytes())
-    del fields["facts"]["tensors"]
-    (tmp_path / MANIFEST).write_bytes(seal(fields))
-    assert np.array_equal(vectors.load(tmp_path).rows, made.rows)
-    flip(tmp_path / TENSORS, -1)
-    with pytest.raises(DamagedFolder, match=rf"{TENSORS}: checksum differs"):
-        _ = vectors.load(tmp_path).rows
-
-
 def test_checksums_of_tensors_are_of_their_bytes(tmp_path: Path) -> None:
     save_vectors(tmp_path)
     said = unseal((tmp_path / MANIFEST).read_bytes())["facts"]["tensors"]

@@ -181,12 +181,12 @@ def test_libraries_are_not_loaded_into_too_little_memory(
 ) -> None:
     load_modules(monkeypatch)
     monkeypatch.setattr(resources, "_free_machine_memory", lambda: needed)
-    check_libraries(what)
+    check_libraries(what, needs_torch=what == "training")
     monkeypatch.setattr(resources, "_free_machine_memory", lambda: needed - 1)
     with pytest.raises(MemoryBudgetError, match=rf"^loading the libraries for {what} needs about .* MiB of memory"):
-        check_libraries(what)
+        check_libraries(what, needs_torch=what == "training")
     load_modules(monkeypatch, "numba", "torch")
-    check_libraries(what)
+    check_libraries(what, needs_torch=what == "training")
 
 
 def test_a_long_text_is_counted_in_more_chunks_where_memory_is_short() -> None:

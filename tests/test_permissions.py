@@ -147,7 +147,7 @@ def test_what_may_not_be_written_is_named_in_one_line(home: Path, end: Ends, pla
 
 
 def test_a_finished_folder_of_another_user_may_be_read_and_is_not_swept(home: Path, plain_user: None) -> None:
-    (home / "vectors" / "lock").write_text("{}")
+    (home / "vectors" / "lock").write_text('{"pid": 1}')
     (home / "vectors").chmod(0o500)
     assert len(swivel.load(home / "vectors")) == 8
     with pytest.raises(SwivelError, match=r"vectors.*Permission denied"), create_folder(home / "vectors" / "x", "test"):

@@ -11,13 +11,22 @@ def main() -> None:
     try:
         from swivel.cli import main as run
         from swivel.cli.exit import end_process
-        from swivel.cli.terminal import protect_streams
+        from swivel.cli.terminal import print_message, protect_streams
+        from swivel.errors import SwivelError
+        from swivel.runtime.estimates import MIN_THREADS, check_threads
         from swivel.runtime.parallel import take_short_turns
+        from swivel.runtime.resources import count_cores
     except KeyboardInterrupt:
         os._exit(128 + signal.SIGINT)
 
     protect_streams()
     take_short_turns()
+    try:
+        # Before anything imports NumPy, which starts a thread per core, and raises SIGINT if that fails.
+        check_threads("a command", MIN_THREADS + count_cores())
+    except SwivelError as error:
+        print_message(f"error: {error}")
+        end_process(1)
     status = 0
     try:
         run()

@@ -38,6 +38,7 @@ POSITIVE = Rule(lambda v: _is_real(v) and v > 0, "a positive number up to 1e30")
 NOT_NEGATIVE = Rule(lambda v: _is_real(v) and v >= 0, "a number from 0 to 1e30")
 NORMAL = Rule(lambda v: _is_real(v) and v >= 1e-30, "a number from 1e-30 to 1e30")
 FINITE = Rule(_is_real, "a number from -1e30 to 1e30")
+POWER = Rule(lambda v: _is_real(v) and 0 <= v <= 10, "a number from 0 to 10")
 FRACTION = Rule(lambda v: _is_real(v) and 0 < v <= 1, "a number above 0 and at most 1")
 FLAG = Rule(lambda v: isinstance(v, bool), "true or false")
 LIMIT = Rule(lambda v: v is None or NATURAL.holds(v), NATURAL.words)
@@ -247,7 +248,7 @@ class TrainConfig:
     decay_power: float = config_field(
         0.0,
         "the weight decay of a row or column is weight_decay times its sum to this power; 0: the same for all",
-        NOT_NEGATIVE,
+        POWER,
     )
     stop: str = config_field(
         "epochs",
@@ -286,7 +287,7 @@ class TrainConfig:
     shift: float = config_field(0.0, "log of the shift, subtracted from every target", FINITE)
     confidence_base: float = config_field(0.1, "b0 in f(x) = b0 + b x^a, the weight of an observed cell", NOT_NEGATIVE)
     confidence_scale: float = config_field(0.25, "b in f(x) = b0 + b x^a", NOT_NEGATIVE)
-    confidence_power: float = config_field(0.5, "a in f(x) = b0 + b x^a", NOT_NEGATIVE)
+    confidence_power: float = config_field(0.5, "a in f(x) = b0 + b x^a", POWER)
     unseen: float = config_field(1.0, "count that replaces 0 in the target of an unobserved cell", POSITIVE)
     dtype: str = config_field(
         "auto",

@@ -24,6 +24,7 @@ from swivel.cli.flags import name_flags
 from swivel.cli.main import next_look
 from swivel.cli.render import draw_demo, draw_facts, draw_neighbors, next_command
 from swivel.corpus.vocabulary import Vocabulary
+from swivel.errors import ConfigError
 from swivel.pipeline.train import train
 from swivel.runtime.progress_bars import format_rate
 from swivel.storage import read_manifest
@@ -365,7 +366,7 @@ def test_wrong_values_are_usage_errors(swivel: Run, text: Path, tmp_path: Path, 
 
 
 def test_vocabulary_file_that_is_no_text_is_refused(swivel: Run, text: Path, tmp_path: Path) -> None:
-    (tmp_path / "words").write_bytes(b"\xff\xfe")
+    (tmp_path / "words").write_bytes(b"caf\xe9\n")
     ended = swivel("count", text, "-o", tmp_path / "matrix", "--vocabulary", tmp_path / "words")
     check_error(ended, 2, "error: .*words: not valid UTF-8; convert the file first")
 
@@ -571,3 +572,22 @@ def test_messages_name_flags_instead_of_python_arguments(
     command = cli.get_command(click.Context(cli), verb)
     assert command is not None
     assert name_flags(message, arguments, command) == (message if expected is None else expected)
+
+
+@pytest.mark.parametrize(
+    "words", [["nope"], ["--bogus"], ["count"], ["count", "--bogus"], ["count", "t", "-o"], ["plot", "nope"]]
+)
+def test_messages_of_click_begin_like_all_others(swivel: Run, words: list[str]) -> None:
+    ended = swivel(*words)
+    assert (ended.status, ended.out) == (2, "")
+    assert ended.err.startswith("error: ") and ended.err.count("\n") == 1
+
+
+def test_a_local_cluster_is_said_to_be_open(swivel: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise ConfigError("stop")
+
+    monkeypatch.setattr("swivel.pipeline.count.count", stop)
+    warning = "warning: the cluster of --ray local listens on all network interfaces, without a password"
+    assert swivel("count", "t", "-o", "m", "--ray", "local").err.startswith(warning)
+    assert swivel("count", "t", "-o", "m", "--ray", "auto").err == "error: stop\n"

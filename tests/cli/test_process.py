@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -168,3 +169,78 @@ def test_quiet_terminal_sees_the_result_alone(text: Path, tmp_path: Path) -> Non
     status, shown = read_terminal([*COMMAND, "run", str(text), "-o", str(tmp_path), *LONG, "--epochs", "2", "--quiet"])
     shown = shown.removesuffix("\x1b[0m")  # colorama's last word, where it is installed: numba loads it
     assert (status, shown) == (0, f"{tmp_path}/vectors: 300 vectors of 8 dimensions\r\n")
+
+
+def run_with_processes(limit: int, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a command whose user may have so many threads; the limit does not hold for root."""
+    limited = """if True:
+        import os, resource, sys
+        resource.setrlimit(resource.RLIMIT_NPROC, (int(sys.argv[1]),) * 2)
+        os.execv(sys.executable, [sys.executable, "-m", "swivel", *sys.argv[2:]])
+    """
+    command = [sys.executable, "-c", limited, str(limit), *map(str, arguments)]
+    if os.getuid() == 0:
+        if shutil.which("setpriv") is None:
+            pytest.skip("needs setpriv to become another user")
+        rights = "+dac_override,+dac_read_search"  # to read this Python
+        user = [
+            "--reuid",
+            "65431",
+            "--regid",
+            "65431",
+            "--clear-groups",
+            "--inh-caps",
+            rights,
+            "--ambient-caps",
+            rights,
+        ]
+        command = ["setpriv", *user, *command]
+        if subprocess.run([*command[: len(user) + 1], "true"], check=False, capture_output=True).returncode:
+            pytest.skip("cannot become another user here")
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits differ")
+@pytest.mark.parametrize("limit", [1, 2, 5])
+def test_a_limit_on_processes_is_one_line(text: Path, tmp_path: Path, limit: int) -> None:
+    done = run_with_processes(limit, "run", text, "-o", tmp_path / "out", *LONG)
+    assert (done.returncode, done.stdout) == (1, "")
+    *_, last = done.stderr.splitlines()
+    assert re.fullmatch(
+        r"error: (a command|training) needs about \d+ threads, but the limit on processes allows \d+ more; raise it "
+        r"\(ulimit -u, pids\.max\)",
+        last,
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_a_killed_process_left_in_the_temporary_folder_is_swept(tmp_path: Path) -> None:
+    code = """if True:
+        import os, signal, swivel
+        from swivel.pipeline import count
+        count.read_beside_device = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+        swivel.count(["tea milk", "milk tea"], min_count=1)
+    """
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    killed = subprocess.run([sys.executable, "-c", code], check=False, env=environment, timeout=120)
+    assert killed.returncode == -signal.SIGKILL
+    assert [path.name.split("-")[0] for path in tmp_path.iterdir()] == ["scratch"]
+
+    again = "import swivel; swivel.count(['tea milk', 'milk tea'], min_count=1)"
+    subprocess.run([sys.executable, "-c", again], check=True, env=environment, timeout=120)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--decay-power", "2147483648"], "error: --decay-power must be a number from 0 to 10, got 2147483648.0"),
+        (["--confidence-power", "11"], "error: --confidence-power must be a number from 0 to 10, got 11.0"),
+        (["--device", "meta"], "error: device 'meta' cannot be used.*; (choose another, or cpu|pass --device auto.*)"),
+        (["--device", "privateuseone"], "error: device 'privateuseone' cannot be used.*"),
+    ],
+)
+def test_odd_settings_are_one_line(text: Path, tmp_path: Path, arguments: list[str], line: str) -> None:
+    done = swivel("run", text, "-o", tmp_path / "out", *LONG[:-5], "--no-report", "--quiet", *arguments)
+    assert re.fullmatch(line, done.stderr.strip())
+    assert done.returncode in (1, 2)

@@ -118,7 +118,7 @@ def test_an_error_is_one_line_whatever_the_name_of_a_file(arguments: list[str], 
     assert done.returncode in (1, 2)
     last = done.stderr.removesuffix("\n").split("\n")[-1]
     assert SHOWN in last
-    assert last.lower().startswith("error: ")
+    assert last.startswith("error: ")
 
 
 def test_progress_has_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:

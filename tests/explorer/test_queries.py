@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.errors import ConfigError
 from swivel.explorer import app, is_loopback, queries
 from swivel.explorer.app import MEDIA_TYPES, Exploration, make_app
+from swivel.explorer.maps import MapMaker
 from swivel.explorer.models import VectorSet, open_set
 from swivel.explorer.security import allows_host
 from swivel.explorer.spelling import Speller
@@ -319,3 +321,52 @@ def test_spellings_are_found_in_any_script_and_length() -> None:
     assert Speller(["way", "was", "war"]).find_close("War", 1) == [2]
     assert speller.complete("no such label", 5) == []
     assert speller.complete("line\nend", 1) == [7]
+
+
+def test_a_folder_name_that_is_not_utf_8_is_shown_escaped(tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/r\xffun\x07"))
+    try:
+        make_vectors().save(folder)
+    except OSError:
+        pytest.skip("this file system has no such names")
+    client = open_client([open_set(folder)])
+    assert client.get("/api/sets").json()["sets"][0]["name"] == "r\\xffun\\x07"
+
+
+def test_labels_with_half_a_surrogate_pair_are_answered() -> None:
+    words = ["tea", "half\ud800", "milk"]
+    values = np.array([[1, 0], [0.9, 0.1], [0, 1]], np.float32)
+    client = open_client([VectorSet("odd", Vectors(VectorTable(Vocabulary(words), values)))])
+    answers = client.get("/api/nearest", params={"q": "tea"}).json()["answers"]
+    assert [answer["token"] for answer in answers] == ["half\ud800", "milk"]
+    assert client.get("/api/suggest", params={"q": "half"}).json()["completions"][0]["token"] == "half\ud800"
+    assert client.get("/api/map/labels").status_code == 200
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38])
+@pytest.mark.parametrize("is_row", [False, True])
+def test_values_that_are_not_finite_are_an_error_in_one_line(value: float, is_row: bool) -> None:
+    words = Vocabulary(["tea", "milk", "jam"])
+    rows, columns = 3 * np.eye(3, dtype=np.float32), 3 * np.eye(3, dtype=np.float32)
+    (rows if is_row else columns)[1, 1] = value
+    saved = np.eye(3, dtype=np.float32)
+    vectors = Vectors(VectorTable(words, rows), VectorTable(words, columns), vectors=saved, columns_per_row=1)
+    client = open_client([VectorSet("diverged", vectors)])
+    for path in (
+        "columns?q=milk",
+        "compare?a=tea&b=milk",
+        "nearest?q=milk&view=c",
+        "nearest?q=milk&view=w%2Bc",
+        "sets",
+    ):
+        response = client.get(f"/api/{path}")
+        assert response.status_code in (200, 400), path
+        if response.status_code == 400:
+            assert "finite: train again with a lower learning rate" in response.json()["error"]
+    assert client.get("/api/columns", params={"q": "milk"}).status_code == 400
+    with pytest.raises(ConfigError, match="not finite"):
+        vectors.nearest("milk", among="columns")
+
+
+def open_client(sets: list[VectorSet]) -> TestClient:
+    return TestClient(make_app(Exploration(sets, MapMaker(None)), "127.0.0.1"), base_url="http://127.0.0.1")

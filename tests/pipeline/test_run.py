@@ -200,7 +200,7 @@ def test_leftovers_are_swept_from_finished_stages(text: Path, tmp_path: Path, mo
         run(text, tmp_path / "work", **settings)
 
     for name in ("lock", "matrix/lock", "vectors/lock", "vectors/scratch-00000000-1-abcdefgh"):
-        (tmp_path / "work" / name).write_text("{}")
+        (tmp_path / "work" / name).write_text('{"pid": 1}')
     run(text, tmp_path / "work", **settings)
     run(text, tmp_path / "calm", **settings)
     listings = [{file.relative_to(path) for file in path.rglob("*")} for path in tmp_path.glob("[cw]*")]

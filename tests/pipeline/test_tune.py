@@ -17,11 +17,11 @@ from swivel.cli import cli
 from swivel.errors import ConfigError, FolderExists
 from swivel.estimator import SwivelEmbedding
 from swivel.pipeline import tune
-from swivel.pipeline.train import fit_sparse
-from swivel.pipeline.tune import TUNING, Trial, Tuning
+from swivel.pipeline.train import TUNING, fit_sparse
+from swivel.pipeline.tune import Trial, Tuning
 from swivel.recommender import Recommender
 from swivel.runtime.options import RunOptions
-from swivel.storage import read_manifest
+from swivel.storage import read_manifest, seal
 
 
 def make_cells(rows: int = 80, columns: int = 40) -> list[tuple[str, str, int]]:
@@ -115,14 +115,42 @@ def test_an_interrupted_search_is_resumed_and_a_finished_one_is_not_repeated(
     assert len(fits) == len(trials) + 1
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b'{"identity": "other", "trials": []}', b'{"identity": 1}'])
-def test_a_record_that_is_damaged_or_of_another_run_is_ignored(
-    table: swivel.Matrix, tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
+def test_a_record_that_is_damaged_is_ignored(
+    table: swivel.Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tune, "MAX_EXPONENT", 0)
-    (tmp_path / TUNING).write_bytes(content)
+    (tmp_path / TUNING).write_bytes(seal({"identity": "other", "trials": []}).replace(b"other", b"othor"))
     train(table, tmp_path)
     assert len(read_manifest(tmp_path).facts["tuning"]["trials"]) == 1
+
+
+def test_an_unfinished_search_is_not_replaced_by_anything_else(
+    table: swivel.Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: Any, **__: Any) -> Any:
+        if (tmp_path / TUNING).exists():
+            raise KeyboardInterrupt
+        return fit_sparse(*_, **__)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(tune, "fit_sparse", interrupt)
+        train(table, tmp_path)
+    record = (tmp_path / TUNING).read_bytes()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tune, "fit_sparse", None)
+        patched.setattr("swivel.pipeline.train_job.run_training", None)
+        with pytest.raises(
+            FolderExists, match="holds an unfinished search with other settings or inputs; use the same"
+        ):
+            train(table, tmp_path, seed=7)
+        with pytest.raises(FolderExists, match="holds an unfinished search; pass tune=True and the same settings"):
+            swivel.train(table, tmp_path, dim=4, epochs=3)
+    assert (tmp_path / TUNING).read_bytes() == record
+    assert [file.name for file in tmp_path.iterdir()] == [TUNING]
+
+    swivel.train(table, tmp_path, dim=4, epochs=3, options=RunOptions(overwrite=True))
+    assert not (tmp_path / TUNING).exists()
 
 
 @pytest.mark.parametrize(("direction", "factor"), [(1, 8), (-1, 1 / 8)])

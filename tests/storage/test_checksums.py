@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from swivel.errors import DamagedFolder
+from swivel.runtime.options import RunOptions
 from swivel.storage import MANIFEST, checksums, create_folder, open_folder
 from swivel.storage.checksums import digest_array, digest_file
+from swivel.storage.output_folder import output_folder
 
 PIECE = 1000
 
@@ -44,6 +47,22 @@ def test_the_checksum_of_a_large_file_is_the_digest_of_the_digests_of_its_pieces
     (tmp_path / "file").write_bytes(data)
     assert digest_file(tmp_path / "file") == expected
     assert digest_array(np.frombuffer(data, np.uint8)) == expected
+
+
+def test_run_options_limit_the_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[int] = []
+
+    def note(function: Any, items: Any, *, threads: int) -> Any:
+        used.append(threads)
+        return map(function, items)
+
+    monkeypatch.setattr(checksums, "map_in_order", note)
+    monkeypatch.setattr(checksums, "count_cores", lambda: 64)
+    monkeypatch.setattr(checksums, "_limit", 8)
+    for threads in (1, 3, 50):
+        with output_folder(tmp_path / "new", [], RunOptions(threads=threads)):
+            digest_array(np.zeros(3 * PIECE, np.uint8))
+    assert used == [1, 3, 8]
 
 
 def test_pieces_have_16_mib(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import NoReturn
@@ -14,8 +15,8 @@ from click.testing import CliRunner
 
 import swivel
 from swivel.cli import cli
-from swivel.errors import ConfigError, StorageError
-from swivel.storage import create_folder, write_file
+from swivel.errors import ConfigError, FolderExists, StorageError
+from swivel.storage import create_folder, read_manifest, write_file
 from swivel.storage.overlap import is_own_file, is_own_folder, refuse_overlap
 from swivel.storage.temporary import scratch_folder
 from swivel.training.checkpoint import CheckpointStore, TrainingState
@@ -180,3 +181,152 @@ def test_results_of_other_commands_are_not_read(made: Path, tmp_path: Path, monk
         assert matrix.rows.tokens == swivel.count(Path("text.txt"), min_count=1).rows.tokens, texts
     found = swivel.count(Path().rglob("*.*"), min_count=1)
     assert len(found.rows) == 4
+
+
+# Files of other tools
+
+
+FOREIGN = ["rows.txt", "tuning.json", "vectors.safetensors", "checkpoint-1/pytorch_model.bin"]
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_files_that_swivel_did_not_write_are_not_touched(made: Path, tmp_path: Path, name: str) -> None:
+    file = tmp_path / "model" / name
+    file.parent.mkdir(parents=True)
+    file.write_text('{"mine": true}')
+    for tune in ([], ["--tune"]):
+        done = CliRunner().invoke(
+            cli, ["train", str(make_table(tmp_path)), "-o", str(tmp_path / "model"), *QUICK, *tune]
+        )
+        assert done.exit_code == 1
+        assert isinstance(done.exception, FolderExists)
+        place = tmp_path / "model" / Path(name).parts[0]
+        assert re.match(f"{place}: (not written by Swivel|is not a checkpoint that Swivel wrote)", str(done.exception))
+        assert [path for path in (tmp_path / "model").rglob("*") if path.is_file()] == [file]
+        assert file.read_text() == '{"mine": true}'
+
+    done = CliRunner().invoke(
+        cli, ["train", str(tmp_path / "table"), "-o", str(tmp_path / "model"), *QUICK, "--overwrite"]
+    )
+    assert done.exit_code == 0, done.output
+
+
+def make_table(folder: Path) -> Path:
+    if not (folder / "table").exists():
+        cells = [
+            (f"r{row}", f"c{column}", 1 + row % 3) for row in range(30) for column in range(20) if (row + column) % 2
+        ]
+        swivel.import_counts(cells, folder / "table")
+    return folder / "table"
+
+
+def test_counting_does_not_replace_a_file_of_ones_own(made: Path, tmp_path: Path) -> None:
+    (tmp_path / "rows.txt").write_text("mine")
+    with pytest.raises(FolderExists, match=r"rows\.txt: not written by Swivel"):
+        swivel.count(made / "text.txt", tmp_path, min_count=1)
+    assert [file.name for file in tmp_path.iterdir()] == ["rows.txt"]
+    with pytest.raises(FolderExists, match=r"rows\.txt: not written by Swivel"):
+        swivel.load(made / "run").save(tmp_path)
+    assert (tmp_path / "rows.txt").read_text() == "mine"
+
+
+def test_a_run_does_not_replace_a_report_of_ones_own(made: Path, tmp_path: Path) -> None:
+    words = ["run", str(made / "text.txt"), "-o", str(tmp_path / "project"), "--min-count", "1", *QUICK]
+    (tmp_path / "project").mkdir()
+    report = tmp_path / "project" / "report.html"
+    report.write_text("<title>Minutes</title>")
+    refused = CliRunner().invoke(cli, words)
+    assert str(refused.exception).startswith(f"{report}: not written by Swivel")
+    assert [file.name for file in report.parent.iterdir()] == ["report.html"]
+
+    assert CliRunner().invoke(cli, [*words, "--no-report"]).exit_code == 0
+    assert report.read_text() == "<title>Minutes</title>"
+
+
+def test_parts_that_a_killed_process_left_are_replaced(made: Path, tmp_path: Path) -> None:
+    (tmp_path / "rows.txt").write_text("half")
+    (tmp_path / "lock").write_text('{"pid": 4194305, "host": "here"}')
+    assert len(swivel.count(made / "text.txt", tmp_path, min_count=1).rows) == 4
+    assert (tmp_path / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("name", ["matrix", "vectors"])
+def test_a_run_does_not_write_through_links(made: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "received").mkdir()
+    (tmp_path / "received" / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StorageError, match=f"{name}: a link, through which nothing is written"):
+        swivel.run(made / "text.txt", tmp_path / "received", dim=4, epochs=1, min_count=1)
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+@pytest.mark.parametrize("name", ["tuning.json", "checkpoint-1", "rows.txt"])
+def test_training_does_not_write_through_links(tmp_path: Path, name: str) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "received").mkdir()
+    (tmp_path / "received" / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StorageError, match=f"{name}: a link, through which nothing is written"):
+        swivel.train(make_table(tmp_path), tmp_path / "received", dim=4, epochs=1)
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+# Devices, pipes and files without an end
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["export", "run/vectors", "out", "--format", "glove", "--overwrite"],
+        ["encode", "run/vectors", "text.txt", "-o", "out", "--overwrite"],
+        ["phrases", "text.txt", "-o", "out", "--overwrite"],
+        ["plot", "epochs", "run", "-o", "out.png"],
+        ["compare", "run/vectors", "run.txt", "-o", "out.tsv", "--min-count", "1"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_file_does_not_replace_a_pipe(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.chdir(made)
+    name = next(word for word in words if word.startswith("out"))
+    pipe = tmp_path / (name + (".npy" if words[0] == "encode" else ""))
+    os.mkfifo(pipe)  # stands for a device, which a test must not risk
+    done = CliRunner().invoke(cli, [str(pipe) if word == name else word for word in words])
+    assert done.exit_code == 1
+    assert str(done.exception) == f"{pipe}: not a regular file, so that no file is written in its place"
+    assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "rows.txt"])
+def test_a_file_of_a_received_folder_that_has_no_end_is_refused(made: Path, tmp_path: Path, name: str) -> None:
+    shutil.copytree(made / "run" / "matrix", tmp_path / "matrix")
+    file = tmp_path / "matrix" / name
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(StorageError, match=f"{name}: not a regular file"):
+        swivel.open_matrix(tmp_path / "matrix")
+    file.unlink()
+    file.symlink_to("/dev/zero")
+    with pytest.raises(StorageError, match=f"{name}: not a regular file"):
+        swivel.open_matrix(tmp_path / "matrix")
+
+
+def test_a_manifest_of_40_gigabytes_is_refused_without_reading_it(tmp_path: Path) -> None:
+    with (tmp_path / "manifest.json").open("wb") as file:
+        file.truncate(40 << 30)
+    with pytest.raises(StorageError, match=r"manifest\.json: 42,949,672,960 bytes, which no file of this name has"):
+        read_manifest(tmp_path)
+
+
+def test_a_record_of_a_search_that_is_not_a_file_is_refused(tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    (tmp_path / "out").mkdir()
+    os.mkfifo(tmp_path / "out" / "tuning.json")
+    for tune in (False, True):
+        with pytest.raises(StorageError, match=r"tuning\.json: not written by Swivel"):
+            swivel.train(table, tmp_path / "out", dim=4, epochs=1, tune=tune)
+
+
+def test_a_list_of_words_without_an_end_is_refused(made: Path) -> None:
+    with pytest.raises(ConfigError, match="/dev/zero: a device, not a list of tokens"):
+        swivel.count(made / "text.txt", min_count=1, vocabulary=Path("/dev/zero"))

@@ -30,24 +30,19 @@ def make_arrays(value: float) -> dict[str, NDArray[np.float32]]:
 
 
 RUN, OTHER = {"matrix": "a"}, {"matrix": "b"}
+PLAN = {"row_blocks": 3, "column_blocks": 2, "epochs": 9}
 DONE = np.array([[True, False], [False, True], [True, True]])
 
 
-def load(
-    folder: Path, run: dict[str, str] = RUN, blocks: tuple[int, ...] | None = None
-) -> tuple[Checkpoint | None, str]:
+def load(folder: Path, run: dict[str, str] = RUN) -> tuple[Checkpoint | None, str]:
     """Return the checkpoint that is found, and the message about those that were skipped."""
     messages = MessageRecorder()
-    found = CheckpointStore(folder, run, progress=messages).load(blocks)
+    found = CheckpointStore(folder, run, progress=messages).load()
     return found, "".join(messages.lines)
 
 
-def find_plan(folder: Path) -> dict[str, object] | None:
-    return CheckpointStore(folder, RUN).find_plan()
-
-
 def save(folder: Path, run: dict[str, str], state: TrainingState, arrays: dict[str, NDArray[np.float32]]) -> None:
-    following = CheckpointStore(folder, run).save(state, DONE, arrays, {"epochs": 9})
+    following = CheckpointStore(folder, run).save(state, DONE, arrays, PLAN)
     assert following.saved == state.saved + 1
 
 
@@ -69,7 +64,7 @@ def test_loaded_checkpoint_equals_the_saved_one(tmp_path: Path) -> None:
 
     assert found is not None
     assert message == ""
-    assert find_plan(tmp_path) == {"epochs": 9}
+    assert found[3] == PLAN
     assert found[0] == state
     assert found[1].tolist() == DONE.tolist()
     assert {name: array.tobytes() for name, array in found[2].items()} == {"rows": arrays["rows"].tobytes()}
@@ -77,16 +72,17 @@ def test_loaded_checkpoint_equals_the_saved_one(tmp_path: Path) -> None:
 
 def test_checkpoint_with_other_blocks_is_skipped_with_a_message(tmp_path: Path) -> None:
     save(tmp_path, RUN, TrainingState(saved=0), make_arrays(0))
-    CheckpointStore(tmp_path, RUN).save(TrainingState(saved=1), np.zeros((9, 9), np.bool_), make_arrays(1), {})
-    found, message = load(tmp_path, blocks=DONE.shape)
+    CheckpointStore(tmp_path, RUN).save(TrainingState(saved=1), np.zeros((9, 9), np.bool_), make_arrays(1), PLAN)
+    found, message = load(tmp_path)
     assert found is not None
     assert found[0].saved == 0
-    assert re.fullmatch(r"\S+checkpoint-2: has \(9, 9\) blocks, .* \(3, 2\): using checkpoint-1", message)
+    assert re.fullmatch(
+        r"\S+checkpoint-2: done.npy has \(9, 9\) blocks, and the plan has others: using checkpoint-1", message
+    )
 
 
 def test_new_folder_has_no_checkpoint_and_no_plan(tmp_path: Path) -> None:
     assert load(tmp_path / "new") == (None, "")
-    assert find_plan(tmp_path / "new") is None
 
 
 def test_newest_checkpoint_is_used(tmp_path: Path) -> None:

@@ -75,6 +75,49 @@ def test_solution_equals_that_of_scipy(config: TrainConfig) -> None:
     np.testing.assert_allclose(table.fold(config)[2], best.x, atol=1e-4)
 
 
+def loss_of_the_paper(vector: np.ndarray, table: Table, x: np.ndarray, config: TrainConfig) -> float:
+    """Return the loss of a row as the equations of docs/algorithm.md say it, without any function of Swivel."""
+    x = np.log1p(x) if config.transform == "log" else x.astype(np.float64)
+    counts = np.where(x > 0, x, config.unseen)
+    pmi = np.log(counts * table.total / (x.sum() * table.column_sums)) - config.shift
+    distances = table.columns.astype(np.float64) @ vector - pmi
+
+    confidence = config.confidence_base + config.confidence_scale * x**config.confidence_power
+    losses = np.where(x > 0, confidence * distances**2 / 2, np.logaddexp(0, distances))
+    decay = max(config.weight_decay * x.sum() ** config.decay_power, 5e-5)
+    return float(losses.sum() + len(x) * decay / 2 * vector @ vector)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 2**20),
+    density=st.floats(0.1, 1),
+    changes=st.fixed_dictionaries(
+        {
+            "weight_decay": st.floats(1e-4, 0.1),
+            "decay_power": st.floats(0, 1),
+            "shift": st.floats(-1, 3),
+            "unseen": st.floats(0.01, 2),
+            "confidence_base": st.floats(0.01, 1),
+            "confidence_scale": st.floats(0, 1),
+            "confidence_power": st.floats(0, 1),
+            "transform": st.sampled_from(["none", "log"]),
+        }
+    ),
+)
+def test_folded_rows_minimize_the_equations(seed: int, density: float, changes: dict[str, Any]) -> None:
+    table, config = Table(seed, rows=1, density=density), TrainConfig(dim=DIM, **changes)
+    folded = table.fold(config)[0].astype(np.float64)
+    if not table.counts.any():
+        assert not folded.any()
+        return
+
+    arguments = table, table.counts[0], config
+    best = scipy.optimize.minimize(loss_of_the_paper, np.zeros(DIM), args=arguments, method="BFGS")
+    assert loss_of_the_paper(folded, *arguments) <= best.fun + 1e-6 * abs(best.fun)
+    np.testing.assert_allclose(folded, best.x, atol=2e-3)
+
+
 @settings(max_examples=25)
 @given(st.integers(0, 2**20), st.integers(1, 9), st.integers(1, 60), st.floats(0, 1), st.floats(0, 0.1))
 def test_gradient_is_zero_for_any_table(seed: int, rows: int, columns: int, density: float, decay: float) -> None:

@@ -207,7 +207,7 @@ def test_unusual_matrices_give_the_same_result_in_triton(
 
 
 def test_counts_without_a_common_unit_are_rejected_before_training() -> None:
-    with pytest.raises(CountsError, match=r"counts up to 1e-30 are too small .*; scale them"):
+    with pytest.raises(CountsError, match=r"counts from 1e-30 to 1e-30 are too small .*; scale them"):
         import_counts([("a", "b", 1e-30), ("b", "b", 1e-30)])
     with pytest.raises(CountsError, match=r"add up to 1e\+30, more than the largest exact sum .*scale them"):
         import_counts([("a", "b", 1e30), ("b", "b", 1.0)])

@@ -139,7 +139,7 @@ def test_checkpoint_survives_divergence(planted: Matrix, tmp_path: Path) -> None
         train(planted, config, tmp_path)
     saved = store_of(planted, config, tmp_path).load()
     assert saved is not None
-    state, done, _ = saved
+    state, done, *_ = saved
     assert math.isfinite(state.loss.mean)
     assert 0 < np.count_nonzero(done) < done.size
 

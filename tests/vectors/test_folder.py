@@ -14,14 +14,15 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+import swivel
 from swivel.config import VectorsConfig
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.errors import ConfigError, DamagedFolder, FolderExists, StorageError
-from swivel.storage import FolderWriter, create_folder, read_manifest
+from swivel.errors import ConfigError, DamagedFolder, FolderExists, StorageError, VocabularyError
+from swivel.storage import FolderWriter, create_folder, digest_array, read_manifest
 from swivel.storage.safetensors import map_tensors
 from swivel.vectors import Vectors, VectorTable, combine, combine_vectors, load
 from swivel.vectors.combine import find_main_axes
-from swivel.vectors.folder import TENSORS, write_vectors
+from swivel.vectors.folder import HEADER, TENSORS, _read_header, write_vectors
 from swivel.vectors.formats.safetensors_file import read_tensors
 from swivel.vectors.search import scale_to_unit
 
@@ -265,11 +266,9 @@ def save_with(path: Path, parts: dict[str, Any]) -> None:
     """Save the model with some files (bytes, arrays or lines) or the facts replaced."""
     with create_folder(path, "vectors") as folder:
         real = write_model(folder)
-        if TENSORS in parts:
-            del real["tensors"]  # as in folders of older versions
         for name, value in parts.items():
             if name == "facts":
-                real = value
+                real = {**value, "tensors": real["tensors"]}
             elif isinstance(value, bytes):
                 with folder._create_part(name) as file:
                     file.write(value)
@@ -277,6 +276,8 @@ def save_with(path: Path, parts: dict[str, Any]) -> None:
                 folder.write_array(name, value)
             else:
                 folder.write_lines(name, value)
+        if TENSORS in parts:  # damaged before it was written, so that its checksum is right
+            real["tensors"] = {HEADER: digest_array(_read_header(path / TENSORS))}
         folder.finish(config={}, inputs={}, facts=real)
 
 
@@ -403,3 +404,21 @@ def test_a_device_without_memory_leaves_combining_to_the_cpu(monkeypatch: pytest
     monkeypatch.setattr(combine, "_combine_on_device", fail(RuntimeError("a bug")))
     with pytest.raises(RuntimeError, match="a bug"):
         combine_vectors(w, c, 2, config, device="cuda")
+
+
+@pytest.mark.parametrize("side", ["rows", "columns"])
+def test_a_label_with_half_a_surrogate_pair_cannot_be_saved_and_costs_nothing(tmp_path: Path, side: str) -> None:
+    words = {
+        name: Vocabulary(["tea", "half\ud800"] if name == side else ["tea", "jam"]) for name in ("rows", "columns")
+    }
+    table = np.eye(2, dtype=np.float32)
+    vectors = Vectors(VectorTable(words["rows"], table), VectorTable(words["columns"], table))
+    make_model().save(tmp_path / "v")
+
+    with pytest.raises(VocabularyError, match=r"'half\\ud800' contains half a surrogate pair") as saved:
+        vectors.save(tmp_path / "v", overwrite=True)
+    with pytest.raises(VocabularyError) as exported:
+        swivel.export(vectors, tmp_path / "v.npz", side=side)
+    assert str(saved.value) == str(exported.value)
+    assert_same(load(tmp_path / "v"), make_model())
+    assert [path.name for path in tmp_path.iterdir()] == ["v"]

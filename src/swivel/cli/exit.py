@@ -23,7 +23,7 @@ STARTS_OVER = "nothing was saved; the same command starts over"
 COMPLETE = "the result is complete"
 
 MANIFEST = "manifest.json"  # as in `swivel.storage`
-TUNING = "tuning.json"  # as in `swivel.pipeline.tune`
+TUNING = "tuning.json"  # as in `swivel.pipeline.train`
 
 # Folders of the finished stages of each command, relative to its output folder; not used with --overwrite.
 FINISHED = {

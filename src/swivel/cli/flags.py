@@ -30,6 +30,10 @@ GROUP_OF = {config: name for name, config in STAGES.items()} | {ClusterConfig: "
 # Settings of the stages that --help shows; --help-all shows the others, too.
 COMMON = {"tokenizer", "min_count", "window", "dim", "epochs", "seed", "device"}
 ALWAYS_USED = {"quiet", "json", "traceback"}  # flags of every command
+LOCAL_RAY_WARNING = (
+    "warning: the cluster of --ray local listens on all network interfaces, without a password: everyone who can reach "
+    "this machine can run programs on it"
+)
 _SHOWS_ALL = "swivel.cli.shows_all"  # a key of click's context
 
 
@@ -70,6 +74,8 @@ class Command(click.Command):
         # Set before anything can fail: messages about the end of the command need it.
         Command.running = ctx
         options, settings = take_options(ctx.params)
+        if options.ray == "local":
+            options.progress.message(LOCAL_RAY_WARNING)
         with warnings_as_messages(options.progress):
             return ctx.invoke(self.callback, options=options, **settings)  # type: ignore[arg-type]
 

@@ -405,6 +405,8 @@ def _describe_error(error: Exception) -> str:
             return translate(str(error).removesuffix(IS_TEXT_HINT), error.arguments)
         case MemoryError():
             return "not enough memory; pass a smaller --memory, --max-size or --dim"
+        case RuntimeError() if "can't start new thread" in str(error):
+            return "no thread can be started; raise the limit on processes (ulimit -u, pids.max)"
         case FileNotFoundError(filename=str(file)):
             return f"{file}: no such file or folder"
         case OSError(filename=str(file), strerror=str(reason)):

@@ -193,14 +193,22 @@ def _label_lines(word_map: Map) -> Iterator[str]:
         yield json.dumps([token[:MAX_TEXT_LENGTH] for token in part]) + "\n"
 
 
+class _AsciiJson(JSONResponse):
+    """JSON in ASCII: labels and names of folders may have half a surrogate pair, which UTF-8 cannot store."""
+
+    def render(self, content: Any) -> bytes:
+        """Return the bytes of the answer."""
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
+
+
 def _json(data: dict[str, Any]) -> Response:
-    return JSONResponse(data, headers={"cache-control": "no-store"})
+    return _AsciiJson(data, headers={"cache-control": "no-store"})
 
 
 def _bytes(array: np.ndarray[Any, Any] | None, dtype: str) -> Response:
     """Return the bytes of an array, or status 409 if it is None."""
     if array is None:
-        return JSONResponse({"error": "not computed yet; /api/map returns the state"}, 409)
+        return _AsciiJson({"error": "not computed yet; /api/map returns the state"}, 409)
     # Bytes and not JSON: 100,000 points are 800 KB instead of 2 MB of text to parse.
     data = np.ascontiguousarray(array, dtype).tobytes()
     return Response(data, media_type="application/octet-stream", headers={"cache-control": "no-store"})
@@ -243,11 +251,11 @@ async def _respond_to_error(request: Request, error: Exception) -> Response:
     if isinstance(
         error, queries.NoSuchWord
     ):  # A usual answer, with status 200: browsers log every other status as an error.
-        return JSONResponse({"error": str(error), "word": error.token, "close": error.close})
-    return JSONResponse({"error": str(error)}, 400)
+        return _AsciiJson({"error": str(error), "word": error.token, "close": error.close})
+    return _AsciiJson({"error": str(error)}, 400)
 
 
 async def _respond_to_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    return JSONResponse({"error": f"{first['loc'][-1]}: {first['msg']}"}, 400)
+    return _AsciiJson({"error": f"{first['loc'][-1]}: {first['msg']}"}, 400)

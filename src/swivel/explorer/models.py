@@ -18,6 +18,7 @@ from swivel.config import VectorsConfig
 from swivel.counts import Matrix, open_matrix
 from swivel.errors import ConfigError
 from swivel.explorer.spelling import Speller
+from swivel.runtime.control_characters import escape_controls
 from swivel.vectors import Vectors, VectorTable, combine_vectors
 from swivel.vectors.formats import find_vectors, open_vectors
 from swivel.vectors.projection import weigh_labels
@@ -169,4 +170,5 @@ def open_set(path: str | Path, matrix: str | Path | None = None) -> VectorSet:
 def _name_set(path: Path) -> str:
     """Return the name of the folder or file of vectors; for the vectors of a run, the name of the run."""
     path = path.resolve()
-    return path.parent.name if path.name == "vectors" else path.name
+    # A name of a folder may be no UTF-8, and may hide or reorder what the page shows.
+    return escape_controls(path.parent.name if path.name == "vectors" else path.name)

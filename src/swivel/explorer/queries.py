@@ -16,7 +16,7 @@ from swivel.errors import ConfigError, UnknownToken
 from swivel.explorer.limits import MAX_TERMS, MAX_TEXT_LENGTH, SHARED_REACH
 from swivel.explorer.models import VectorSet, View
 from swivel.vectors import Expression, parse_expression
-from swivel.vectors.search import best_ids, scale_to_unit, score_3cosmul
+from swivel.vectors.search import best_ids, check_scores, scale_to_unit, score_3cosmul
 
 _CLOSE_SHOWN = 5
 _ENOUGH_COMPLETIONS = 3  # a text with this many completions is probably not misspelled
@@ -100,6 +100,7 @@ def find_columns(vector_set: VectorSet, words: Sequence[str], count: int) -> dic
     ids = _find_ids(vector_set.view(""), words)
 
     scores = multiply(vectors.columns, vectors.rows[ids]) + np.float32(vectors.shift)
+    check_scores(scores)
     scores[:, vectors.zero_columns] = -np.inf
     best = np.unique(np.concatenate([best_ids(row, count) for row in scores]))
     best = best[np.argsort(-scores[:, best].max(axis=0), kind="stable")]
@@ -202,10 +203,11 @@ def multiply(table: NDArray[np.float32], queries: NDArray[np.float32]) -> NDArra
     # columns is slower than two products with vectors; and a product on two cores waits for the slower one. With other
     # jobs on both cores, the p95 of an analogy fell from 203 to 18 ms (benchmarks/explorer.py).
     scores = np.empty((len(queries), len(table)), np.float32)
-    for start in range(0, len(table), _ROWS_PER_BLOCK):
-        block = table[start : start + _ROWS_PER_BLOCK]
-        for query, row in zip(queries, scores, strict=True):
-            np.dot(block, query, out=row[start : start + len(block)])
+    with np.errstate(invalid="ignore", over="ignore"):  # Callers check columns; views have unit vectors.
+        for start in range(0, len(table), _ROWS_PER_BLOCK):
+            block = table[start : start + _ROWS_PER_BLOCK]
+            for query, row in zip(queries, scores, strict=True):
+                np.dot(block, query, out=row[start : start + len(block)])
     return scores
 
 

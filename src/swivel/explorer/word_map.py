@@ -18,6 +18,7 @@ from swivel.explorer.maps import Clusters, Map, MapMaker, cache_folder
 from swivel.explorer.models import View
 from swivel.reports.plots import FORMATS, draw_figure, plot_map
 from swivel.reports.plots.map_plot import PALETTE
+from swivel.runtime.control_characters import escape_controls
 from swivel.runtime.progress import Progress, track
 from swivel.runtime.progress_bars import choose_progress
 from swivel.storage import write_file
@@ -75,7 +76,7 @@ class WordMap:
 
         # In a script element, < could start a tag: JSON has an escape for it.
         parts = {
-            "TITLE": html.escape(self.title),
+            "TITLE": html.escape(escape_controls(self.title)),
             "DATA": json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
             "SCRIPTS": scripts,
         }

@@ -21,6 +21,7 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix, to_units
 from swivel.errors import DamagedFolder
 from swivel.evaluation import read_bundled, score_analogies
+from swivel.pipeline.report_job import check_report
 from swivel.pipeline.train import train
 from swivel.reports.run_report import write_run_report
 from swivel.runtime.estimates import check_libraries
@@ -111,6 +112,7 @@ def run_demo(out: str | Path | None, options: RunOptions) -> dict[str, Any]:
     """Train the bundled matrix, and return neighbors, analogies, and how many questions were answered rightly."""
     folder = None if out is None else Path(out)
     check_libraries("training", needs_torch=True)
+    check_report(folder, options)
     watch = Stopwatch(options.progress)
     # The report comes after both stages, so that it has the times of both.
     timed = dataclasses.replace(options, progress=watch, report=False)

@@ -14,6 +14,8 @@ from swivel.runtime.child_process import ChildCall, ChildProcess, ProcessEnded
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT, Stopwatch
 from swivel.runtime.resources import is_leading
+from swivel.storage import MANIFEST
+from swivel.storage.overlap import refuse_foreign
 
 if TYPE_CHECKING:
     from swivel.counts import Matrix
@@ -38,6 +40,7 @@ class ReportJob:
         self._draft: Future[ReportDraft] | None = None
 
     def __enter__(self) -> ReportJob:
+        check_report(self.out, self.options)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -118,6 +121,15 @@ class ReportJob:
             from swivel.reports.run_report import write_run_report
 
             write_run_report(vectors, matrix, self.out, self.watch, self.options, self._draft)
+
+
+def check_report(out: Path | None, options: RunOptions) -> None:
+    """Raise FolderExists if the report of a run would replace a page that Swivel did not write."""
+    if not options.report or options.overwrite or out is None:
+        return
+    # A finished run writes no report beside one that is there.
+    if not any((out / name / MANIFEST).exists() for name in ("", "vectors")):
+        refuse_foreign(out, "report")
 
 
 def import_report() -> None:

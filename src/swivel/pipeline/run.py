@@ -22,7 +22,7 @@ from swivel.pipeline.train import train_vectors
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.storage import hold_folder
-from swivel.storage.overlap import refuse_overlap
+from swivel.storage.overlap import refuse_links, refuse_overlap
 
 if TYPE_CHECKING:
     from swivel.corpus import Texts
@@ -79,6 +79,7 @@ def run(
     word_list = list_tokens(vocabulary)
 
     # One lock for both stages, so that no other command takes the folder between them.
+    refuse_links(path / name for name in OUTPUTS)
     with hold_folder(path), ReportJob(path, options) as report:
         matrix = count_texts(texts, path / "matrix", counting, word_list, report.options, vocabulary_file=None)
         return train_vectors(matrix, path / "vectors", *training, init=start, report=report)

@@ -20,6 +20,7 @@ from swivel.config import (
 )
 from swivel.errors import ConfigError
 from swivel.runtime.options import RunOptions
+from swivel.storage.checksums import limit_threads
 
 if TYPE_CHECKING:
     from swivel.vectors import Vectors
@@ -118,4 +119,6 @@ def make_options(options: RunOptions | None, settings: dict[str, Any]) -> RunOpt
     (1, {'window': 5})
     """
     changes = {name: settings.pop(name) for name in ("threads", "memory", "progress") if name in settings}
-    return dataclasses.replace(options or RunOptions(), **given(**changes))
+    options = dataclasses.replace(options or RunOptions(), **given(**changes))
+    limit_threads(options.thread_count)  # of checksums, which are computed where there are no options
+    return options

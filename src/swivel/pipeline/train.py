@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from swivel.config import RECIPES, TrainConfig, VectorsConfig
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.errors import ConfigError, SwivelWarning
+from swivel.errors import ConfigError, FolderExists, SwivelWarning
 from swivel.pipeline.report_job import ReportJob
 from swivel.pipeline.settings import given, make_options, resolve_training
 from swivel.runtime.estimates import check_libraries
@@ -24,12 +24,14 @@ from swivel.runtime.resources import find_rank, is_leading
 from swivel.runtime.signals import defer_signals
 from swivel.storage import MANIFEST, hold_folder, remove_file
 from swivel.storage.output_folder import output_folder
-from swivel.storage.overlap import refuse_overlap
+from swivel.storage.overlap import refuse_foreign, refuse_overlap
 
 if TYPE_CHECKING:
     from swivel.counts import Matrix
     from swivel.pipeline.tune import Tuning
     from swivel.vectors import Vectors, VectorTable
+
+TUNING = "tuning.json"  # the record of an unfinished search, in the folder of the vectors
 
 
 def train(
@@ -106,12 +108,14 @@ def _tune_and_train(
     matrix: Matrix, path: Path | None, recipe: str, settings: dict[str, Any], options: RunOptions, *, has_init: bool
 ) -> Vectors:
     with defer_signals():
-        from swivel.pipeline.tune import TUNING, check_tunable, tune_table, tuned_weight_decay
+        from swivel.pipeline.tune import check_tunable, tune_table, tuned_weight_decay
         from swivel.training.checkpoint import refuse_other_run
         from swivel.training.loop import run_provenance
 
     check_tunable(matrix, recipe, settings, has_init=has_init)
     config, vectors_config = resolve_configs(matrix, recipe, settings)
+    if path is not None and not options.overwrite:
+        refuse_foreign(path, "vectors")  # before the lock, by which the folder looks like one of ours
     if path is not None and not options.overwrite and not (path / TUNING).exists():
         # The search would end in a run that has another weight decay than any that is in the folder.
         refuse_other_run(path, run_provenance(matrix, dataclasses.replace(config, weight_decay=0.0), None))
@@ -122,7 +126,7 @@ def _tune_and_train(
         popularity = tuning.best.popularity
         result = train_vectors(matrix, path, tuned, vectors_config, popularity=popularity, tuning=tuning, report=report)
         if path is not None:
-            remove_file(path / TUNING)
+            remove_file(path / TUNING)  # also if the result was finished, and the process killed just then
         return result
 
 
@@ -187,8 +191,15 @@ def train_vectors(
         else:
             if path is not None and not options.overwrite:
                 refuse_other_run(path, run_provenance(matrix, config, start))
+                if tuning is None and (path / TUNING).exists():
+                    raise FolderExists(
+                        f"{path}: holds an unfinished search; pass tune=True and the same settings to resume it, "
+                        "choose another folder, or pass overwrite=True"
+                    )
             settings = trained_on, config, vectors_config
             result = run_training(*settings, path, report, start=start, provenance=provenance, tuning=tuning)
+            if path is not None:
+                remove_file(path / TUNING)  # The search is over, or another training replaces its result.
 
         report.write(result, matrix)
         return result

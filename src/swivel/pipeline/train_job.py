@@ -16,6 +16,7 @@ from swivel.counts import Matrix
 from swivel.pipeline.report_job import ReportJob
 from swivel.pipeline.tune import Tuning
 from swivel.runtime.child_process import can_start_processes
+from swivel.runtime.estimates import check_memory
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT
 from swivel.runtime.resources import may_use_cuda
@@ -30,6 +31,8 @@ from swivel.training.warm_start import add_new_words
 from swivel.vectors import Vectors
 from swivel.vectors.folder import write_vectors
 from swivel.vectors.subwords import NgramIndex, add_subwords, estimate_memory, index_ngrams, needs_ngrams
+
+LABEL_BYTES = 170  # of memory for each label while they are read; measured: 163 with 8 to 11 characters
 
 
 def describe_provenance(
@@ -66,6 +69,8 @@ def run_training(
 
     with open_executor(options) as executor, open_output(matrix, path, executor, options) as output:
         report.prepare(in_process=may_use_cuda(config.device) and can_start_processes())
+        if executor.is_leader:
+            load_labels(matrix)
         extended = extend_start(matrix, config, start, executor, options)
 
         # A signal after the last step ends the process once the result is written.
@@ -129,6 +134,14 @@ def extend_start(
     known, rows = len(start.ids[0]), len(matrix.rows)
     options.progress.message(f"init has {known:,} of the {rows:,} rows; {rows - known:,} are new")
     return add_new_words(matrix, start, config, threads=options.thread_count)
+
+
+def load_labels(matrix: Matrix) -> None:
+    """Read all labels, before the memory of training is compared with what is free."""
+    if matrix.path is not None:
+        check_memory("reading the labels", LABEL_BYTES * sum(matrix.shape))
+        for vocabulary in (matrix.rows, matrix.columns):
+            len(vocabulary.tokens)  # An opened matrix reads its labels when they are first used.
 
 
 @contextlib.contextmanager

@@ -22,16 +22,16 @@ from swivel.counts import Matrix
 from swivel.errors import ConfigError, FolderExists
 from swivel.evaluation.table_ranking import evaluate_ranking, split_table
 from swivel.pipeline.settings import given, settings_of
-from swivel.pipeline.train import fit_sparse
+from swivel.pipeline.train import TUNING, fit_sparse
 from swivel.recommender import Recommender
 from swivel.runtime.numbers import plural
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT, track
 from swivel.runtime.resources import find_rank
 from swivel.storage import MANIFEST, fingerprint, read_manifest, seal, unseal, write_file
+from swivel.storage.manifest import read_record
 from swivel.training.table_settings import drop_empty, find_weight_decay, is_table
 
-TUNING = "tuning.json"
 VERSION = 2  # of the search, in the identity of its record
 HELD_OUT = 0.1  # share of the cells
 MAX_ROWS = 50_000  # to train on; of a larger table, so many random rows
@@ -145,9 +145,14 @@ def _read_tuning(out: Path | None, identity: str, options: RunOptions) -> Tuning
 
     # A search that was interrupted is continued, even if it will overwrite a finished result.
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # There is none, or it is damaged.
-        record = unseal((out / TUNING).read_bytes())
+        record = unseal(read_record(out / TUNING))
         if record["identity"] == identity:
             return _restore_tuning(record)
+        if not options.overwrite:
+            raise FolderExists(
+                f"{out}: holds an unfinished search with other settings or inputs; use the same ones to resume it, "
+                "choose another folder, or pass overwrite=True"
+            )
     if options.overwrite or not (out / MANIFEST).exists():
         return Tuning(identity)
 

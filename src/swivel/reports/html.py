@@ -12,6 +12,7 @@ from importlib.resources import files
 from typing import Any
 
 from swivel.reports.plots.style import FAINT, INK, PAPER
+from swivel.runtime.control_characters import escape_controls
 
 Cell = str | tuple[str, str]  # text, or text and a small note below it
 
@@ -20,7 +21,7 @@ def write_page(title: str, subtitle: str, parts: Iterable[str]) -> str:
     """Return a complete page of a title, a sentence below it, and the parts, with its styles and figures inline."""
     style = files("swivel").joinpath("data", "report.css").read_text(encoding="utf-8")
     body = "\n".join(parts)
-    title = html.escape(title)
+    title = _escape(title)
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{title}</title>\n'
@@ -63,8 +64,8 @@ def write_cell(cell: Cell) -> str:
     """Return a cell of a table."""
     text, note = (cell, "") if isinstance(cell, str) else cell
     # Cells may contain any word of a vocabulary, so backticks in them do not mean code: no `_text` here.
-    small = f"<small>{html.escape(note)}</small>" if note else ""
-    return f"<td>{html.escape(text)}{small}</td>"
+    small = f"<small>{_escape(note)}</small>" if note else ""
+    return f"<td>{_escape(text)}{small}</td>"
 
 
 def write_facts(facts: Mapping[str, Any]) -> str:
@@ -102,7 +103,12 @@ def _format_value(value: Any) -> str:
 
 def _text(text: str) -> str:
     """Return escaped text, with text between backticks as code."""
-    return re.sub(r"`([^`]*)`", r"<code>\1</code>", html.escape(text))
+    return re.sub(r"`([^`]*)`", r"<code>\1</code>", _escape(text))
+
+
+def _escape(text: str) -> str:
+    # Words, and names of folders, may have characters that a page must not have, or that hide what it says.
+    return html.escape("\n".join(map(escape_controls, text.split("\n"))))
 
 
 def inline_svg(svg: bytes, name: str, caption: str) -> str:
@@ -122,5 +128,5 @@ def inline_svg(svg: bytes, name: str, caption: str) -> str:
     for color, variable in ((INK, "var(--ink)"), (FAINT, "var(--faint)"), (PAPER, "var(--paper)")):
         text = re.sub(re.escape(color), variable, text, flags=re.IGNORECASE)
 
-    label = html.escape(caption.replace("`", ""))
+    label = _escape(caption.replace("`", ""))
     return text.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)

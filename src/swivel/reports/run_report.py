@@ -89,8 +89,7 @@ def write_report(
 
 
 def _write_page(out: Path, run: RunSummary, svgs: Svgs) -> None:
-    # A word with a lone surrogate cannot be encoded.
-    write_file(out, compose_run(run, svgs).encode(errors="backslashreplace"))
+    write_file(out, compose_run(run, svgs).encode())
 
 
 def draft_training(vectors: Vectors, matrix: Matrix, draw: DrawFigures) -> TrainingDraft:

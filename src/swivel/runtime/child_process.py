@@ -15,7 +15,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from functools import partial
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
@@ -144,39 +143,31 @@ def serve_calls(descriptor: int) -> None:
     """Run the calls that the parent sends through a socket, and send their events and results, until it ends."""
     take_short_turns()
     connection = Connection(descriptor)
-    calls: SimpleQueue[Callable[[], Any]] = SimpleQueue()
+    calls: SimpleQueue[bytes] = SimpleQueue()
     # A thread of its own notices the end of the parent while a call is running.
     threading.Thread(target=_receive_calls, args=(connection, calls), daemon=True).start()
 
     while True:
-        call = calls.get()
         try:
+            # A call is unpickled when it is its turn, so that the arrays of waiting calls are in memory once.
+            function, arguments, keywords = pickle.loads(calls.get())
+            if keywords.get("progress") == PROGRESS:
+                keywords["progress"] = SentProgress(connection)
             with warnings_as_messages(SentProgress(connection)):
-                result = call()
+                result = function(*arguments, **keywords)
         except Exception as error:
             connection.send(("error", _as_sendable(error)))
         else:
             connection.send(("result", result))
 
 
-def _receive_calls(connection: Connection, calls: SimpleQueue[Callable[[], Any]]) -> None:
+def _receive_calls(connection: Connection, calls: SimpleQueue[bytes]) -> None:
     """Put all calls into a queue; end this process when the parent has closed the connection."""
-    while True:
-        try:
-            function, arguments, keywords = connection.recv()
-        except (EOFError, OSError):
-            os._exit(0)
-        except Exception as error:  # The call cannot be unpickled here; it fails when it is its turn.
-            calls.put(partial(_fail, error))
-            continue
-
-        if keywords.get("progress") == PROGRESS:
-            keywords["progress"] = SentProgress(connection)
-        calls.put(partial(function, *arguments, **keywords))
-
-
-def _fail(error: Exception) -> None:
-    raise error
+    try:
+        while True:
+            calls.put(connection.recv_bytes())
+    except (EOFError, OSError):
+        os._exit(0)
 
 
 def _as_sendable(error: Exception) -> Exception:

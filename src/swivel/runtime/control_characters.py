@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-# Characters that move the cursor, color, hide or reorder text; and surrogates, which are bytes of a file name that are
-# not valid UTF-8.
-CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# Characters that move the cursor, color, hide or reorder text; surrogates, which are bytes of a file name that are not
+# valid UTF-8; and two that are no characters, and that XML forbids.
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
 
 def escape_controls(text: str) -> str:

@@ -10,10 +10,12 @@ from swivel.errors import MemoryBudgetError, StorageError
 from swivel.runtime.progress import Progress
 from swivel.runtime.resources import (
     address_limit,
+    count_cores,
     format_bytes,
     free_address_space,
     free_disk,
     free_memory,
+    free_threads,
 )
 
 MIN_FREE_DISK = 0.7  # Estimates of disk are rough: a job is refused only if less than this fraction of one is free.
@@ -23,6 +25,7 @@ MIN_FREE_DISK = 0.7  # Estimates of disk are rough: a job is refused only if les
 # pyarrow take less than numba.
 NUMBA_MEMORY, NUMBA_SPACE = 150 << 20, 800 << 20
 TORCH_MEMORY, TORCH_SPACE = 276 << 20, 1_400 << 20  # with numba
+MIN_THREADS, MIN_TORCH_THREADS = 2, 8  # beside those that libraries start for each core
 ADVISED = ("dim", "max_size", "min_count")  # arguments that `ResourceEstimate.advice` may name
 
 
@@ -82,6 +85,17 @@ class ResourceEstimate:
             )
 
 
+def check_threads(what: str, count: int) -> None:
+    """Raise MemoryBudgetError if the limits on processes do not allow so many more threads."""
+    # Without a thread, OpenBLAS raises SIGINT when it is loaded, and OpenMP ends the process.
+    free = free_threads()
+    if free is not None and free < count:
+        raise MemoryBudgetError(
+            f"{what} needs about {count} threads, but the limit on processes allows {max(free, 0)} more; raise it "
+            "(ulimit -u, pids.max)"
+        )
+
+
 def check_memory(what: str, memory_bytes: int) -> None:
     """Raise MemoryBudgetError if less memory is free than a step needs that is not planned in advance."""
     free = free_memory()
@@ -104,4 +118,6 @@ def check_libraries(what: str, *, needs_torch: bool = False) -> None:
 
     is_loaded = ("torch" if needs_torch else "numba") in sys.modules
     if not is_loaded:
+        cores = count_cores()
+        check_threads(what, MIN_TORCH_THREADS + 2 * cores if needs_torch else MIN_THREADS + cores)
         check_memory(f"loading the libraries for {what}", TORCH_MEMORY if needs_torch else NUMBA_MEMORY)

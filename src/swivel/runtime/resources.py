@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from swivel.errors import ConfigError
@@ -25,11 +25,13 @@ _MIN_RETURNED_BYTES = 1 << 23  # more than the arrays of a training step
 
 _CGROUP = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
-# For each cgroup controller: folder, file of the limit and file of the usage. "" is cgroup v2, "memory" is cgroup v1.
+# Files of the limit and the usage of a resource, by cgroup controller: "" is cgroup v2, a name is cgroup v1.
 _MEMORY_FILES = {
-    "": ("", "memory.max", "memory.current"),
-    "memory": ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+    "": ("memory.max", "memory.current"),
+    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes"),
 }
+_PID_FILES = {"": ("pids.max", "pids.current"), "pids": ("pids.max", "pids.current")}
+_MANY_THREADS = 4096  # A larger limit on processes is not worth counting them.
 _PAGE_CACHE = {"inactive_file", "active_file"}  # memory that the system reclaims when it is needed
 _CUDA_DEVICES = ("/dev/nvidiactl", "/dev/dxg")  # one of them exists if CUDA does, on Linux and WSL
 
@@ -84,12 +86,9 @@ def free_memory() -> int:
     """
     candidates = [_free_machine_memory()]
 
-    for folder, limit_file, usage_file in _list_memory_groups():
-        with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
-            limit = int((folder / limit_file).read_text())
-            usage = int((folder / usage_file).read_text())
-            unreclaimable = max(usage - _read_cache(folder / "memory.stat"), 0)
-            candidates.append(max(limit - unreclaimable, 0))
+    for folder, limit, usage in _list_limits(_MEMORY_FILES):
+        unreclaimable = max(usage - _read_cache(folder / "memory.stat"), 0)
+        candidates.append(max(limit - unreclaimable, 0))
 
     space = free_address_space()
     if space is not None:
@@ -98,9 +97,25 @@ def free_memory() -> int:
     return min(candidates)
 
 
-def _list_memory_groups() -> list[tuple[Path, str, str]]:
-    """Return the folder, limit file and usage file of this process's memory cgroups and their ancestors."""
-    group_paths = {"": "", "memory": ""}  # controller -> path of the cgroup of this process
+def free_threads() -> int | None:
+    """Return how many more threads this process may start; None if no limit is near."""
+    remaining = [limit - usage for _, limit, usage in _list_limits(_PID_FILES)]
+
+    # The limit is on all threads of the user, and root has none.
+    limit = address_limit("RLIMIT_NPROC")
+    if limit is not None and limit < _MANY_THREADS and os.getuid() != 0:
+        threads = 0
+        for status in Path("/proc").glob("[0-9]*/status"):
+            with contextlib.suppress(OSError, KeyError, ValueError):  # The process has ended.
+                fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
+                threads += int(fields["Threads"]) if int(fields["Uid"].split()[0]) == os.getuid() else 0
+        remaining.append(limit - threads)
+    return min(remaining, default=None)
+
+
+def _list_limits(files: Mapping[str, tuple[str, str]]) -> Iterator[tuple[Path, int, int]]:
+    """Yield the folder, limit and usage of this process's cgroups and their ancestors that have a limit."""
+    group_paths = dict.fromkeys(files, "")  # controller -> path of the cgroup of this process
 
     # A line is "hierarchy-id:controllers:path", for example "0::/user.slice" (v2) or "5:memory:/docker/1f" (v1).
     with contextlib.suppress(OSError):
@@ -112,12 +127,12 @@ def _list_memory_groups() -> list[tuple[Path, str, str]]:
                     group_paths[controller] = path.strip("/")
 
     # A limit of any ancestor applies, too.
-    groups = []
     for controller, group_path in group_paths.items():
-        root, limit_file, usage_file = _MEMORY_FILES[controller]
+        limit_file, usage_file = files[controller]
         own = Path(group_path)
-        groups += [(_CGROUP / root / group, limit_file, usage_file) for group in (own, *own.parents)]
-    return groups
+        for folder in (_CGROUP / controller / group for group in (own, *own.parents)):
+            with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+                yield folder, int((folder / limit_file).read_text()), int((folder / usage_file).read_text())
 
 
 def address_limit(kind: str = "RLIMIT_AS") -> int | None:

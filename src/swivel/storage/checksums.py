@@ -21,6 +21,13 @@ PIECE_BYTES = 1 << 24
 PREFIX = "16MiB:"
 _READ_BYTES = 1 << 21  # After each read, a thread waits for Python's lock if other threads use it.
 _MAX_THREADS = 8  # Memory and disk are not faster for more of them.
+_limit = _MAX_THREADS  # of the last call that has run options
+
+
+def limit_threads(threads: int) -> None:
+    """Compute checksums on at most so many threads from now on."""
+    global _limit
+    _limit = min(threads, _MAX_THREADS)
 
 
 def digest_file(path: Path) -> str:
@@ -74,6 +81,6 @@ def _digest(digest_piece: Callable[[int, int], bytes], size: int) -> str:
 
     # SHA-256 of one core is slower than a disk: pieces are computed side by side.
     whole = hashlib.sha256()
-    for digest in map_in_order(digest_from, range(0, size, PIECE_BYTES), threads=min(count_cores(), _MAX_THREADS)):
+    for digest in map_in_order(digest_from, range(0, size, PIECE_BYTES), threads=min(count_cores(), _limit)):
         whole.update(digest)
     return PREFIX + whole.hexdigest()

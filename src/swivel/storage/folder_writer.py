@@ -18,6 +18,7 @@ from swivel.storage.checksums import digest_file
 from swivel.storage.lock import lock_folder
 from swivel.storage.manifest import MANIFEST, Manifest, Part, read_manifest, seal, to_json
 from swivel.storage.npy import write_array
+from swivel.storage.overlap import refuse_foreign
 from swivel.storage.safetensors import write_tensors
 from swivel.storage.temporary import remove_file, writing
 
@@ -129,6 +130,8 @@ def create_folder(path: str | Path, stage: str, *, overwrite: bool = False) -> I
     complete, the new parts are removed.
     """
     path = Path(path)
+    if not overwrite:
+        refuse_foreign(path, stage)
 
     with lock_folder(path):
         if not overwrite and (path / MANIFEST).exists():

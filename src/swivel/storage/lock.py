@@ -11,15 +11,19 @@ import errno
 import json
 import os
 import socket
+import stat
 import sys
 from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
 
-from swivel.errors import FolderLocked, StorageError, clear_errors
+from swivel.errors import FolderExists, FolderLocked, StorageError, clear_errors
+from swivel.storage.manifest import read_record
 from swivel.storage.temporary import find_leftovers, remove_file, remove_leftovers, remove_tree
 
 LOCK = "lock"
+LOCK_MARK = b'{"pid": '  # the first bytes, by which the file differs from one of another tool
+_OPEN_FLAGS = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _MAX_LOCK_ATTEMPTS = 100  # Each failed attempt means that another process released the lock at that moment.
 _LOCKS_UNSUPPORTED = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 
@@ -81,7 +85,7 @@ class FolderLock:
     def acquire(self) -> None:
         """Take the lock, or raise FolderLocked with the process id and host of the holder."""
         for _ in range(_MAX_LOCK_ATTEMPTS):
-            handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+            handle = self._open(os.O_CREAT)
             try:
                 if self._take(handle):
                     self._handle = handle
@@ -92,15 +96,36 @@ class FolderLock:
 
         raise FolderLocked(f"{self.path.parent}: other processes keep taking its lock; try again")
 
+    def _open(self, flags: int = 0) -> int:
+        """Open the file of the lock, never through a link: the folder may be received."""
+        try:
+            handle = os.open(self.path, _OPEN_FLAGS | flags, 0o666)
+        except OSError:
+            if self.path.is_symlink():
+                raise StorageError(f"{self.path}: a link, through which nothing is written; remove it") from None
+            raise
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            os.close(handle)
+            raise StorageError(f"{self.path}: not a regular file, so that the folder cannot be locked; remove it")
+        return handle
+
     def _take(self, handle: int) -> bool:
         """Lock an open file and write this process's id to it; return False if it is no longer the lock."""
         if not lock_file(handle):
-            raise FolderLocked(f"{self.path.parent}: {self._name_holder()} is writing to it; wait until it finishes")
+            raise self.describe_holder()
 
         # If the holder removed the file after it was opened here, another process may have locked a new one.
         if not self._is_at_path(handle):
             return False
 
+        # A killed process may have written a part of it.
+        content = os.read(handle, len(LOCK_MARK))
+        if not LOCK_MARK.startswith(content):
+            raise FolderExists(
+                f"{self.path}: not written by Swivel, which locks folders by a file of this name; move it"
+            )
+
+        os.lseek(handle, 0, os.SEEK_SET)
         os.ftruncate(handle, 0)
         os.write(handle, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
         return True
@@ -112,16 +137,18 @@ class FolderLock:
         except FileNotFoundError:
             return False
 
-    def _name_holder(self) -> str:
+    def describe_holder(self) -> FolderLocked:
+        """Return the error that names the process which has the lock."""
         try:
-            holder = json.loads(self.path.read_text())
-            return f"process {int(holder['pid'])} on {holder['host']}"
-        except (OSError, ValueError, KeyError, TypeError):  # not written yet, or just removed
-            return "another process"
+            holder = json.loads(read_record(self.path))
+            name = f"process {int(holder['pid'])} on {holder['host']}"
+        except (OSError, StorageError, ValueError, KeyError, TypeError):  # not written yet, or just removed
+            name = "another process"
+        return FolderLocked(f"{self.path.parent}: {name} is writing to it; wait until it finishes")
 
     def keeps_out(self) -> bool:
-        """Return whether the file system supports locks, that is, refuses a second handle."""
-        handle = os.open(self.path, os.O_RDWR)
+        """Return whether another handle cannot take the lock: one has it, and the file system supports locks."""
+        handle = self._open()
         try:
             return not lock_file(handle)
         finally:
@@ -157,6 +184,19 @@ def hold_folder(path: str | Path) -> Iterator[None]:
             yield
         finally:
             _HELD_FOLDERS.reset(token)
+
+
+def refuse_locked(path: Path) -> None:
+    """Raise FolderLocked if another process is writing to a folder; what a killed one left of its lock stays there."""
+    if path.resolve() in _HELD_FOLDERS.get():
+        return
+    lock = FolderLock(path)
+    try:
+        is_taken = lock.keeps_out()
+    except (OSError, StorageError):  # There is none, or a finished folder is read-only.
+        return
+    if is_taken:
+        raise lock.describe_holder()
 
 
 def lock_folder(path: Path) -> contextlib.AbstractContextManager[None]:

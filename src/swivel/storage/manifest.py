@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
@@ -18,6 +20,7 @@ from swivel.storage.checksums import digest_file
 from swivel.storage.npy import map_array
 
 FORMAT_VERSION = 2
+MAX_RECORD_BYTES = 1 << 28  # of a manifest or another JSON file; a million input files take half of it
 MANIFEST = "manifest.json"
 REMEDY = "create the folder again with overwrite=True, or restore the file"
 # What a stage writes before the manifest.
@@ -97,6 +100,18 @@ def unseal(data: bytes) -> dict[str, Any]:
     return fields
 
 
+def read_record(file: Path) -> bytes:
+    """Return the content of a JSON file of a folder, which may be received: it must be a file, and not too large."""
+    # Opening a pipe must not wait for a writer, and a device has no end.
+    with open(file, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as opened:
+        status = os.fstat(opened.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise StorageError(f"{file}: not a regular file")
+        if status.st_size > MAX_RECORD_BYTES:
+            raise StorageError(f"{file}: {status.st_size:,} bytes, which no file of this name has; it is damaged")
+        return opened.read(status.st_size)
+
+
 def open_array(path: Path) -> NDArray[Any]:
     """Return the array in a `.npy` file as a read-only memory map."""
     try:
@@ -114,7 +129,7 @@ def read_manifest(path: Path) -> Manifest:
     file = path / MANIFEST
     with clear_errors(file):
         try:
-            data = file.read_bytes()
+            data = read_record(file)
         except (FileNotFoundError, NotADirectoryError):
             raise _explain_missing_manifest(path) from None
 
@@ -257,7 +272,11 @@ def open_folder(path: str | Path, stage: str) -> Folder:
     # Sizes are compared now, which is cheap, checksums before the first use of a part.
     for name, part in manifest.parts.items():
         with folder.reading(name) as file:
-            size = file.stat().st_size
+            status = file.stat()
+        # A device has no end, whatever its size; a pipe would be waited for.
+        if not stat.S_ISREG(status.st_mode):
+            raise DamagedFolder(f"{file}: not a regular file; {REMEDY}")
+        size = status.st_size
         if size != part.bytes:
             problem = f"{file}: {size:,} bytes, but the manifest says {part.bytes:,}"
             raise describe_damage(path, manifest, problem)

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from swivel.errors import FolderExists, FolderLocked, StorageError, clear_errors
+from swivel.errors import FolderExists, clear_errors
 from swivel.runtime.options import RunOptions
 from swivel.storage import MANIFEST, hold_folder, read_manifest, scratch_folder, sweep_folder
-from swivel.storage.lock import LOCK, lock_folder
-from swivel.storage.overlap import refuse_overlap
+from swivel.storage.checksums import limit_threads
+from swivel.storage.lock import refuse_locked
+from swivel.storage.overlap import refuse_foreign, refuse_overlap
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,10 @@ class OutputFolder:
         Raises FolderExists if it holds another result, or any and the inputs, read only once, cannot be compared.
         """
         path = self.path
-        if path is None or self.options.overwrite or not (path / MANIFEST).exists():
+        if path is None or self.options.overwrite:
+            return False
+        if not (path / MANIFEST).exists():
+            refuse_foreign(path, stage)  # before anything is computed
             return False
 
         # A process that was killed after the manifest could not remove its lock and its scratch files.
@@ -75,22 +79,9 @@ class OutputFolder:
 @contextmanager
 def output_folder(out: str | Path | None, inputs: Iterable[Path | None], options: RunOptions) -> Iterator[OutputFolder]:
     """Yield the output of a command that reads `inputs`, none of which it may replace."""
+    limit_threads(options.thread_count)
     path = None if out is None else Path(out)
     if path is not None:
         refuse_overlap([path], inputs)
         refuse_locked(path)
     yield OutputFolder(path, options)
-
-
-def refuse_locked(path: Path) -> None:
-    """Raise FolderLocked if another process is writing to a folder."""
-    if not (path / LOCK).exists():
-        return
-
-    try:
-        with lock_folder(path):
-            pass  # A killed process left the file.
-    except FolderLocked:
-        raise
-    except StorageError:
-        pass  # A finished folder may be read-only.

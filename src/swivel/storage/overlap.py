@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from swivel.errors import ConfigError, FolderExists, StorageError, clear_errors
-from swivel.storage.lock import LOCK
+from swivel.storage.lock import LOCK, LOCK_MARK
 from swivel.storage.manifest import MANIFEST, read_manifest
-from swivel.storage.temporary import is_scratch, is_temporary
+from swivel.storage.temporary import is_scratch, is_temporary, refuse_special
 
 # Files that Swivel writes, with bytes near their start by which they differ from files of other tools.
 _FOLDER_MARKS = {
@@ -18,7 +18,14 @@ _FOLDER_MARKS = {
     f"checkpoint-2/{MANIFEST}": b'{\n "stage": ',
     "tuning.json": b'{\n "identity": ',
 }
-_FILE_MARKS = {LOCK: b'{"pid": ', "report.html": b"<title>Swivel: "}
+_FILE_MARKS = {LOCK: LOCK_MARK, "report.html": b"<title>Swivel: "}
+_LABELS = ("rows.txt", "columns.txt", "row_sums.npy", "column_sums.npy")
+# What a command writes in the folder of a result, besides temporary names.
+OUTPUTS = {
+    "matrix": (*_LABELS, "offsets.npy", "positions.npy", "counts.npy", "large_cells.npy", "large_counts.npy"),
+    "vectors": (*_LABELS, "vectors.safetensors", "ngrams.npy", "tuning.json", "checkpoint-1", "checkpoint-2"),
+    "report": ("report.html",),
+}
 _PROBE_BYTES = 512
 
 
@@ -38,6 +45,34 @@ def is_own_file(file: Path) -> bool:
     """Return whether Swivel wrote a file beside its result folders: a lock, a report, or a part of a file."""
     is_marked = file.name in _FILE_MARKS and _has_mark(file, _FILE_MARKS[file.name])
     return is_marked or is_temporary(file.name)
+
+
+def refuse_links(paths: Iterable[Path]) -> None:
+    """Raise StorageError for an output that is a link: a received folder could make it point anywhere."""
+    for path in paths:
+        if path.is_symlink():
+            raise StorageError(f"{path}: a link, through which nothing is written; choose another folder, or remove it")
+
+
+def refuse_foreign(folder: Path, stage: str) -> None:
+    """Raise FolderExists for a file in the place of an output of a stage that Swivel did not write."""
+    # Parts have no mark: they are those of an interrupted command if something else of it is there.
+    has_own = is_own_folder(folder) or is_own_file(folder / LOCK)
+    files = [folder / name for name in OUTPUTS.get(stage, ())]
+    refuse_links(files)
+    for file in files:
+        if not file.exists():
+            continue
+        if file.is_dir():
+            continue  # Training recognizes its checkpoints.
+        if file.name in _FOLDER_MARKS:
+            is_own = _has_mark(file, _FOLDER_MARKS[file.name])
+        else:
+            is_own = is_own_file(file) if file.name in _FILE_MARKS else has_own
+        if not is_own:
+            raise FolderExists(
+                f"{file}: not written by Swivel, and would be replaced; choose another folder, or pass overwrite=True"
+            )
 
 
 def _has_mark(file: Path, mark: bytes) -> bool:
@@ -80,6 +115,7 @@ def check_output_file(path: Path, inputs: Iterable[Path | None], *, overwrite: b
     if path.is_dir():
         raise StorageError(f"{path} is a folder: pass the path of a file")
     refuse_overlap([path], inputs)
+    refuse_special(path)
     if path.exists() and not overwrite:
         raise FolderExists(f"{path}: exists already; choose another file or pass overwrite=True")
     if not path.parent.is_dir():

@@ -41,12 +41,19 @@ def temporary_path(path: Path) -> Path:
     return path.with_name(stem + suffix)
 
 
+def refuse_special(path: Path) -> None:
+    """Raise StorageError if a path is a device, a pipe or a socket, which a file would replace."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise StorageError(f"{path}: not a regular file, so that no file is written in its place")
+
+
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[Path]:
     """Yield a temporary name for `path`. If the block fails, it is removed, and the error names `path` instead."""
     temporary = temporary_path(path)
     try:
         with clear_errors(path):
+            refuse_special(path)
             yield temporary
     except BaseException as error:
         remove_tree(temporary)

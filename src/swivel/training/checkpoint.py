@@ -50,8 +50,8 @@ class TrainingState:
 
 
 # Everything that is needed to resume a run: the position in the schedule, which blocks (row block, column block) were
-# trained in the current epoch, and the parameters by name.
-Checkpoint = tuple[TrainingState, NDArray[np.bool_], dict[str, NDArray[np.float32]]]
+# trained in the current epoch, the parameters by name, and the plan as it was saved.
+Checkpoint = tuple[TrainingState, NDArray[np.bool_], dict[str, NDArray[np.float32]], dict[str, Any]]
 
 
 def saved_bytes(folder: Path | None) -> int:
@@ -165,11 +165,6 @@ class CheckpointStore:
     progress: Progress = SILENT
     last: float = 0.0  # time.monotonic() of the last checkpoint
 
-    def find_plan(self) -> dict[str, Any] | None:
-        """Return the plan in the newest checkpoint; None if there is none."""
-        plans = [slot.manifest.config.get("plan") for _, slot in self._find_slots()[0]]
-        return next((plan for plan in plans if isinstance(plan, dict) and plan), None)
-
     def is_due(self) -> bool:
         """Return whether the interval since the last checkpoint has passed."""
         return self.minutes > 0 and time.monotonic() - self.last >= 60 * self.minutes
@@ -193,18 +188,23 @@ class CheckpointStore:
         self.last = time.monotonic()
         return replace(state, saved=state.saved + 1)
 
-    def load(self, blocks: tuple[int, ...] | None = None) -> Checkpoint | None:
-        """Return the newest intact checkpoint, or None; a message names those that were skipped.
+    def load(self) -> Checkpoint | None:
+        """Return the newest intact checkpoint, or None; a message names damaged ones, which are skipped."""
+        slots: list[tuple[TrainingState, Folder]] = []
+        problems: list[str] = []
+        for slot in _open_slots(self.folder, problems):
+            if slot.manifest.inputs.get("run") == fingerprint(self.provenance):
+                try:
+                    slots.append((_read_state(slot), slot))
+                except DamagedFolder as error:
+                    problems.append(_without_remedy(error))
 
-        Damaged checkpoints are skipped, and so are those with another number of blocks than `blocks`, if given.
-        """
-        slots, problems = self._find_slots()
         checkpoint = None
         outcome = "no checkpoint is left, training starts from the beginning"
 
-        for state, slot in slots:
+        for state, slot in sorted(slots, key=lambda each: -each[0].saved):
             try:
-                checkpoint = _read_checkpoint(state, slot, blocks)
+                checkpoint = _read_checkpoint(state, slot)
                 outcome = f"using {slot.path.name}"
                 break
             except (StorageError, OSError) as error:
@@ -213,20 +213,6 @@ class CheckpointStore:
         if problems:
             self.progress.message(f"{'; '.join(problems)}: {outcome}")
         return checkpoint
-
-    def _find_slots(self) -> tuple[list[tuple[TrainingState, Folder]], list[str]]:
-        """Return the checkpoints of the run that have a manifest, newest first, and the problems of the others."""
-        slots: list[tuple[TrainingState, Folder]] = []
-        problems: list[str] = []
-
-        for slot in _open_slots(self.folder, problems):
-            if slot.manifest.inputs.get("run") == fingerprint(self.provenance):
-                try:
-                    slots.append((_read_state(slot), slot))
-                except DamagedFolder as error:
-                    problems.append(_without_remedy(error))
-
-        return sorted(slots, key=lambda each: -each[0].saved), problems
 
 
 def _without_remedy(error: Exception) -> str:
@@ -254,8 +240,10 @@ def _read_state(slot: Folder) -> TrainingState:
         raise DamagedFolder(f"{slot.path}: the manifest has no valid training state ({error})") from error
 
 
-def _read_checkpoint(state: TrainingState, slot: Folder, blocks: tuple[int, ...] | None) -> Checkpoint:
+def _read_checkpoint(state: TrainingState, slot: Folder) -> Checkpoint:
     slot.verify()
+    plan = slot.manifest.config.get("plan")
+    plan = plan if isinstance(plan, dict) else {}  # The manifest is JSON: a value may have any type.
     done = np.array(slot.array(DONE))
     arrays = {Path(part).stem: slot.array(part) for part in slot.manifest.parts if part != DONE}
 
@@ -264,8 +252,8 @@ def _read_checkpoint(state: TrainingState, slot: Folder, blocks: tuple[int, ...]
         problem = f"{DONE} must be a boolean array of 2 dimensions, got {done.dtype} of {done.ndim}"
     elif not all(array.dtype in (np.float32, np.float64) for array in arrays.values()):
         problem = "parameters must be float32 or float64"
-    elif blocks is not None and done.shape != blocks:
-        problem = f"has {done.shape} blocks, but the run has {blocks}"
+    elif done.shape != (plan.get("row_blocks"), plan.get("column_blocks")):
+        problem = f"{DONE} has {done.shape} blocks, and the plan has others"
     if problem:
         raise DamagedFolder(f"{slot.path}: {problem}")
-    return state, done, arrays
+    return state, done, arrays, plan

@@ -134,22 +134,9 @@ def make_arrays(
             first[start.ids[side]] = max(config.initial_accumulator, WARM_ACCUMULATOR)
             vectors[sums[side] <= 0] = 0
 
-        vectors, accumulators = _put_in_order(vectors, first, orders[side], threads)
-        arrays |= {name: vectors, f"{name}_accumulators": accumulators}
+        arrays[name] = vectors[orders[side]]
+        arrays[f"{name}_accumulators"] = np.repeat(first[orders[side], None], config.dim, axis=1)
     return arrays
-
-
-def _put_in_order(vectors: Array, accumulators: Array, order: Ids, threads: int) -> tuple[Array, Array]:
-    """Return vectors and their accumulators, one for each value, in the given order of rows."""
-    ordered = np.empty_like(vectors)
-    filled = np.empty_like(vectors)
-
-    def fill(rows: slice) -> None:
-        np.take(vectors, order[rows], axis=0, out=ordered[rows], mode="clip")  # "raise" would copy once more
-        filled[rows] = accumulators[order[rows], None]
-
-    run_in_chunks(fill, len(order), rows=ROWS_PER_DRAW, threads=threads)
-    return ordered, filled
 
 
 def _draw(side: int, sums: NDArray[np.float64], config: TrainConfig, threads: int) -> Array:

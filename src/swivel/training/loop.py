@@ -27,7 +27,7 @@ from swivel.runtime.progress import SILENT, Progress, Task, track
 from swivel.runtime.signals import StopRequest, stop_on_signals
 from swivel.storage import scratch_folder
 from swivel.training.backends import ParameterBlock, Step
-from swivel.training.checkpoint import CheckpointStore, TrainingState
+from swivel.training.checkpoint import Checkpoint, CheckpointStore, TrainingState
 from swivel.training.executor import CompletedSteps, Executor, LocalExecutor, Sides, TrainingJob
 from swivel.training.initialization import WarmStart, fewer_epochs, make_arrays
 from swivel.training.objective import Loss, Objective, column_offsets, observed_targets, row_offsets
@@ -112,9 +112,13 @@ def train_matrix(
         # Before the first step there is nothing to save, so a signal stops a single process at once. A rank must not
         # leave alone: the others would wait for it.
         with should_stop.acting_at_once() if executor.ranks == 1 else contextlib.nullcontext():
-            plan = None
+            plan = checkpoint = None
             if executor.is_leader:
-                plan = _find_or_make_plan(matrix, config, checkpoints, executor, start)
+                checkpoint = None if checkpoints is None else checkpoints.load()
+                if checkpoint is None:
+                    plan = _make_plan(matrix, config, executor, start)
+                else:
+                    plan = _resume_plan(checkpoint, config, executor, folder)
                 estimate_needs(matrix, config, plan, threads, folder, other_memory).announce(folder, progress)
             plan = executor.broadcast(plan)
             assert plan is not None
@@ -122,7 +126,7 @@ def train_matrix(
             should_save = checkpoints.is_due if checkpoints is not None else lambda: False
             job = TrainingJob(matrix, config, plan, threads, scratch, progress, should_stop, should_save)
             run = _TrainingRun(job, executor, checkpoints, should_stop)
-            run.prepare(start)
+            run.prepare(checkpoint, start)
 
         with run.tracked() as task:
             while not run.is_complete():
@@ -138,25 +142,20 @@ def run_provenance(matrix: Matrix, config: TrainConfig, start: WarmStart | None)
     return provenance
 
 
-def _find_or_make_plan(
-    matrix: Matrix,
-    config: TrainConfig,
-    checkpoints: CheckpointStore | None,
-    executor: Executor,
-    start: WarmStart | None,
-) -> TrainingPlan:
-    """Return the saved plan of the run, or a new one."""
-    earlier_plan = None if checkpoints is None else checkpoints.find_plan()
-    if checkpoints is None or earlier_plan is None:
-        plan = make_plan(matrix, config, executor.min_block_size)
-        if start is not None and config.epochs is None and config.stop == "epochs":
-            plan = replace(plan, epochs=fewer_epochs(plan.epochs))
-        plan = replace(plan, ranks=config.ranks or executor.ranks)
-        check_ranks(plan, executor.ranks)
-        return plan
+def _make_plan(matrix: Matrix, config: TrainConfig, executor: Executor, start: WarmStart | None) -> TrainingPlan:
+    """Return the plan of a new run."""
+    plan = make_plan(matrix, config, executor.min_block_size)
+    if start is not None and config.epochs is None and config.stop == "epochs":
+        plan = replace(plan, epochs=fewer_epochs(plan.epochs))
+    plan = replace(plan, ranks=config.ranks or executor.ranks)
+    check_ranks(plan, executor.ranks)
+    return plan
 
-    plan = read_plan(earlier_plan, checkpoints.folder)
-    check_plan(plan, config, checkpoints.folder)
+
+def _resume_plan(checkpoint: Checkpoint, config: TrainConfig, executor: Executor, folder: Path | None) -> TrainingPlan:
+    """Return the plan in a checkpoint."""
+    plan = read_plan(checkpoint[-1], folder)
+    check_plan(plan, config, folder)
     # One process can follow the order made for any number of ranks; several ranks need their own.
     if config.ranks is None and executor.ranks > 1:
         plan = replace(plan, ranks=executor.ranks)
@@ -185,10 +184,10 @@ class _TrainingRun:
         # Only this epoch and the next are needed: an order has as many entries as the matrix has blocks.
         self.order_of_epoch = lru_cache(maxsize=2)(partial(_make_order, job.plan, job.config.seed))
 
-    def prepare(self, start: WarmStart | None) -> None:
+    def prepare(self, checkpoint: Checkpoint | None, start: WarmStart | None) -> None:
         """Give the executor the initial or saved parameters, and report what will run."""
         self.executor.begin(self.job)
-        sides = self.first_parameters(start) if self.executor.is_leader else None
+        sides = self.first_parameters(checkpoint, start) if self.executor.is_leader else None
 
         self.state, self.done = self.executor.broadcast((self.state, self.done))
         report = self.job.progress.message
@@ -210,14 +209,13 @@ class _TrainingRun:
             f"{plan.row_blocks} x {plan.column_blocks} blocks: {self.executor.describe()}{reason}"
         )
 
-    def first_parameters(self, start: WarmStart | None) -> Sides:
+    def first_parameters(self, checkpoint: Checkpoint | None, start: WarmStart | None) -> Sides:
         """Return the parameters of the last checkpoint, and continue from its position, or initial ones."""
-        checkpoint = None if self.checkpoints is None else self.checkpoints.load(self.done.shape)
         if checkpoint is None:
             sums = self.matrix.row_sums, self.matrix.column_sums
             arrays = make_arrays(sums, self.job.orders, self.config, start=start, threads=self.job.threads)
         else:
-            state, self.done, arrays = checkpoint
+            state, self.done, arrays, _ = checkpoint
             self.state = replace(state, saved=state.saved + 1)
 
         offsets = self.job.offsets()

@@ -29,7 +29,7 @@ SPARE_DIMS = 16  # additional dimensions make the singular values of a random pr
 MAX_SPECTRUM_CELLS = 10_000_000
 MAX_SPECTRUM_ROWS = 50_000
 CELLS_PER_PIECE = 1 << 22  # cells of the matrix that are read at a time
-BYTES_PER_CELL = 80  # of such a sample while it is read; measured: 65 to 73
+BYTES_PER_CELL = 80  # of a table whose singular values are estimated; measured: 65 to 73, while it is read
 MIN_NOISE = 1e-9
 MIN_UNOBSERVED = 0.01  # share of the cells of a full table that count as not observed
 
@@ -110,10 +110,7 @@ def choose_popularity(rows: int, cells: int, column_sums: NDArray[np.float64]) -
 def choose_weight_decay(matrix: Matrix, config: TrainConfig) -> float:
     """Return the weight decay of a table; the other settings are those of `config`."""
     step = max(math.ceil(matrix.cell_count / MAX_SPECTRUM_CELLS), math.ceil(matrix.shape[0] / MAX_SPECTRUM_ROWS))
-    # The cells of the sample, and projections of rows, of columns and of their basis, in float64.
-    cells = BYTES_PER_CELL * min(matrix.cell_count // step, MAX_SPECTRUM_CELLS)
-    size = config.dim + SPARE_DIMS
-    check_memory("choosing the weight decay", cells + 8 * size * (3 * matrix.shape[0] // step + 2 * matrix.shape[1]))
+    _check_memory(matrix.cell_count // step, matrix.shape[0] // step, matrix.shape[1], config)
 
     table = read_rows(matrix, step)
     row_sums, column_sums = matrix.row_sums[matrix.row_sums > 0], matrix.column_sums[matrix.column_sums > 0]
@@ -154,7 +151,16 @@ def _noise_of_size(shape: tuple[int, ...], cells: int) -> float:
 
 def find_weight_decay(table: scipy.sparse.coo_array, config: TrainConfig) -> float:
     """Return the setting `weight_decay` of a table without empty rows and columns."""
+    rows, columns = table.shape
+    _check_memory(table.nnz, rows, columns, config)
     return _divide_by_powers(find_mean_decay(table, config), table.sum(axis=1), table.sum(axis=0), config)
+
+
+def _check_memory(cells: int, rows: int, columns: int, config: TrainConfig) -> None:
+    """Raise MemoryBudgetError if the singular values of a table with so many cells need more memory than is free."""
+    # The cells, and projections of rows, of columns and of their basis, in float64.
+    projections = 8 * (config.dim + SPARE_DIMS) * (3 * rows + 2 * columns)
+    check_memory("choosing the weight decay", BYTES_PER_CELL * cells + projections)
 
 
 def _divide_by_powers(mean_decay: float, row_sums: Any, column_sums: Any, config: TrainConfig) -> float:

@@ -208,7 +208,7 @@ def check_ranks(plan: TrainingPlan, processes: int) -> None:
         )
 
 
-def check_plan(plan: TrainingPlan, config: TrainConfig, folder: Path) -> None:
+def check_plan(plan: TrainingPlan, config: TrainConfig, folder: Path | None) -> None:
     """Raise TrainingError if this machine does not have the backend or the device of a saved plan."""
     try:
         choose_backend(replace(config, backend=plan.backend, device=plan.device))

@@ -106,7 +106,8 @@ class ModelComparison:
         else:
             text = json.dumps(self.to_dict(), ensure_ascii=False)
 
-        write_file(path, text.encode())
+        # A label may have half a surrogate pair, of which UTF-8 has no bytes; its escape is that of JSON, too.
+        write_file(path, text.encode(errors="backslashreplace"))
 
 
 def check_ending(path: Path) -> None:

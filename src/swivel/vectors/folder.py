@@ -121,13 +121,10 @@ def read_vectors(make: type[Vectors], path: str | Path) -> tuple[Vectors, dict[s
     if TENSORS not in folder.manifest.parts:
         raise DamagedFolder(f"{folder.path}: {TENSORS} is missing from the manifest; {REMEDY}")
 
-    if not isinstance(facts.get("tensors", {}), dict):
+    if not isinstance(facts.get("tensors"), dict):
         raise DamagedFolder(f"{folder.path}: 'tensors' in the manifest is not a JSON object; {REMEDY}")
-    if HEADER in facts.get("tensors", {}):
-        with folder.reading(TENSORS) as file:
-            header = _read_header(file)
-        _check_tensor(folder, HEADER, header)
     with folder.reading(TENSORS) as file:
+        _check_tensor(folder, HEADER, _read_header(file))
         tensors = _map_tensors(file)
 
     try:
@@ -165,22 +162,16 @@ def read_vectors(make: type[Vectors], path: str | Path) -> tuple[Vectors, dict[s
 
 
 def _check_tensor(folder: Folder, name: str, values: NDArray[Any]) -> None:
-    """Compare a tensor with its checksum; without one of its own, compare the whole file."""
-    digests = folder.manifest.facts.get("tensors", {})
-    if name not in digests:
-        folder.check(TENSORS)
-    elif digests[name] != digest_array(values):
+    """Compare a tensor with its checksum."""
+    if folder.manifest.facts["tensors"].get(name) != digest_array(values):
         problem = f"{folder.path / TENSORS}: the checksum of {name} differs from the manifest"
         raise describe_damage(folder.path, folder.manifest, problem)
 
 
 def _read_table(folder: Folder, name: str, values: Floats) -> VectorTable:
-    sums = f"{name}_sums.npy"
-    return VectorTable(
-        Vocabulary.from_text(folder.text(f"{name}s.txt")),
-        values,
-        np.asarray(folder.array(sums), np.float64) if sums in folder.manifest.parts else None,
-    )
+    has_sums = f"{name}_sums.npy" in folder.manifest.parts
+    sums = np.asarray(folder.array(f"{name}_sums.npy"), np.float64) if has_sums else None
+    return VectorTable(Vocabulary.from_text(folder.text(f"{name}s.txt")), values, sums)
 
 
 def _map_tensors(file: Path) -> Mapping[str, Floats]:

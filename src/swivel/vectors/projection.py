@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -29,6 +30,9 @@ UMAP = {"neighbors": NEIGHBORS, "curve": CURVE, "epochs": (EPOCHS, SMALL_MAP_EPO
 _CHUNK = 16_384
 _QUERIES = 1_024
 _ROWS = 512  # compared with the queries at once: 2 MiB of scores stay in the cache
+_HALVINGS = 64  # of the interval of sigma
+_TOLERANCE = 1e-5  # of the sum of weights
+_MIN_SIGMA = 1e-3  # times the mean distance
 _CORE = 0.85  # share of the points that are in the middle
 _INSIDE = 0.985  # share of the points in -1 .. 1
 
@@ -37,10 +41,11 @@ def weigh_labels(vectors: Vectors, count: int) -> Floats:
     """Return how informative each of the first labels is: the length of its row times the logarithm of its count."""
     # w . c is the PMI of two words, so a row is short if its word occurs with all others as often as by chance:
     # "of" and "and" are not informative. Without counts, the rank by count replaces them.
-    lengths = np.linalg.norm(vectors.rows[:count], axis=1)
     counts = vectors.vocabulary.counts[:count]
     frequencies = counts if counts.any() else len(vectors) / (np.arange(count) + 1)
-    return np.asarray(lengths * np.log1p(frequencies), np.float32)
+    with np.errstate(over="ignore"):  # Rows of a training that diverged tell nothing in any case.
+        lengths = np.linalg.norm(vectors.rows[:count], axis=1)
+        return np.asarray(lengths * np.log1p(frequencies), np.float32)
 
 
 def reduce_vectors(unit: Floats) -> Floats:
@@ -140,15 +145,35 @@ def connect_neighbors(ids: NDArray[np.int32], distances: Floats) -> Any:
     # An edge has the weight p + q - pq, where p and q are the weights that its ends give to each other.
     from scipy.sparse import csr_array
 
-    from swivel.vectors.umap_kernels import weigh_neighbors
-
     # Row i of the graph has the weights that i gives; every row has the same number of neighbors.
-    weights = np.empty_like(distances)
-    weigh_neighbors(distances, weights)
     starts = np.arange(0, ids.size + 1, ids.shape[1])
+    weights = _weigh_neighbors(distances.astype(np.float64))
     graph = csr_array((weights.ravel(), ids.ravel(), starts), shape=(len(ids), len(ids)))
     transposed = graph.T.tocsr()
     return csr_array(graph + transposed - graph.multiply(transposed))
+
+
+def _weigh_neighbors(distances: NDArray[np.float64]) -> Floats:
+    """Return the weight of each neighbor, exp(-(distance - rho) / sigma), at most 1."""
+    # rho is the smallest distance of a vector that is not 0.
+    rho = np.where(distances > 0, distances, np.inf).min(axis=1)
+    scale = np.where(np.isinf(rho), distances.mean(), distances.mean(axis=1))
+    above = np.maximum(distances - np.where(np.isinf(rho), 0, rho)[:, None], 0)
+
+    # Bisection for the sigma of each vector that makes its weights sum to log2(neighbors + 1); the interval doubles
+    # until it has an upper end.
+    target = math.log2(distances.shape[1] + 1)
+    low, high, sigma = np.zeros(len(above)), np.full(len(above), np.inf), np.ones(len(above))
+    for _ in range(_HALVINGS):
+        excess = np.exp(-above / sigma[:, None]).sum(axis=1) - target
+        high = np.where(excess > 0, sigma, high)
+        low = np.where(excess > 0, low, sigma)
+        sigma = np.where(np.isinf(high), 2 * sigma, (low + high) / 2)
+        if np.abs(excess).max() < _TOLERANCE:
+            break
+
+    sigma = np.maximum(sigma, _MIN_SIGMA * scale)
+    return np.asarray(np.exp(-above / sigma[:, None]), np.float32)
 
 
 def improve_layout(graph: Any, start: Floats, epochs: int) -> Iterator[Floats]:

@@ -133,6 +133,12 @@ def shift_cosine(cosine: Floats) -> Floats:
     return (cosine + np.float32(1)) * np.float32(0.5)
 
 
+def check_scores(scores: Floats) -> None:
+    """Raise ConfigError for products of vectors that are not finite."""
+    if not np.isfinite(scores).all():
+        raise ConfigError("scores of these vectors are not finite: train again with a lower learning rate")
+
+
 def check_count(count: int) -> None:
     """Raise ConfigError if a number of results is not a positive integer."""
     if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from swivel.config import CorpusConfig
 from swivel.corpus.sources import refuse_table
 from swivel.errors import ConfigError
+from swivel.runtime.estimates import check_memory
 from swivel.runtime.parallel import map_in_order
 from swivel.vectors.combine import SVD_ROWS
-from swivel.vectors.search import Floats
+from swivel.vectors.search import LABEL_BYTES, Floats
 from swivel.vectors.subwords import sum_rows
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ SMOOTHING = 1e-3
 TEXTS_PER_BATCH = 8_192
 _TEXT_WORDS = 10  # of the random texts whose common component is removed
 _CHUNK_ROWS = 8_192
+LABELS_OF_MODEL = 3  # times the memory of a label, for the tokenizer of a model: two dictionaries and their JSON
 _QUICK_WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")
 
 
@@ -75,11 +77,18 @@ class TextEncoder:
 
 
 def bake_weights(vectors: Vectors) -> Floats:
-    """Return word vectors whose plain mean is the vector of a text, for libraries that know no weights."""
+    """Return word vectors whose plain mean is the vector of a text, and a row of zeros for unknown words."""
+    check_memory("weighing word vectors", vectors.vectors.nbytes + LABELS_OF_MODEL * LABEL_BYTES * len(vectors))
     weights = weigh_words(vectors.vocabulary.counts, SMOOTHING)
     common = find_common_components(vectors, weights, 1)
-    weighted = vectors.vectors * weights[:, None]
-    return np.asarray(weighted - (weighted @ common.T) @ common)
+    table = np.zeros((len(vectors) + 1, vectors.dim), np.float32)
+    weighted = table[:-1]
+    np.multiply(vectors.vectors, weights[:, None], out=weighted)
+    # In chunks, because the products are as large as the vectors.
+    shares = weighted @ common.T
+    for start in range(0, len(weighted), _CHUNK_ROWS):
+        weighted[start : start + _CHUNK_ROWS] -= shares[start : start + _CHUNK_ROWS] @ common
+    return table
 
 
 def weigh_words(counts: NDArray[np.int64], smoothing: float) -> Floats:

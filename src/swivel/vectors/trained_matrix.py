@@ -15,6 +15,8 @@ def find_matrix(vectors: Vectors) -> Matrix | None:
         return None
     with suppress(StorageError):
         matrix = open_matrix(vectors.path.parent / "matrix")
-        if matrix.fingerprint == vectors.facts.get("matrix"):
+        # By its fingerprint: another run may have replaced it since, or have the same labels. Rows that `extend` added
+        # are in no matrix.
+        if matrix.fingerprint == vectors.facts.get("matrix") and matrix.rows.tokens == vectors.vocabulary.tokens:
             return matrix
     return None

@@ -1,4 +1,4 @@
-"""Numba kernels of UMAP (McInnes et al., 2018): nearest vectors, weights of neighbors, and epochs of the layout.
+"""Numba kernels of UMAP (McInnes et al., 2018): nearest vectors, and epochs of the layout.
 
 They release the GIL. umap-learn moves both ends of an edge at once, so that its result depends on the order in which
 threads take the edges. Here, an epoch computes the new place of each point from the old places of all others: the
@@ -22,9 +22,6 @@ LANES = 64  # scores that are compared at once
 PUSHES = 5  # random points that push a point away, per neighbor that pulls it
 MAX_MOVE = np.float32(4)  # of a coordinate by one push, times the step size
 NEAR = np.float32(0.001)  # keeps the push of equal points finite
-HALVINGS = 64  # of the interval of sigma
-TOLERANCE = 1e-5  # of the sum of weights
-MIN_SIGMA = 1e-3  # times the mean distance
 
 
 @_jit
@@ -57,43 +54,6 @@ def keep_nearest(scores, own, first, ids, best):  # type: ignore[no-untyped-def]
                     best[query, place] = score
                     ids[query, place] = first + row
                     floor = best[query, last]
-
-
-@_jit
-def weigh_neighbors(distances, weights):  # type: ignore[no-untyped-def]
-    """Set the weight of each neighbor, exp(-(distance - rho) / sigma), at most 1."""
-    # rho is the smallest distance of a vector that is not 0, and sigma makes the weights sum to log2(neighbors +
-    # 1).
-    rows, count = distances.shape
-    target = math.log2(count + 1)
-    mean = distances.mean()
-    for row in range(rows):
-        rho = np.inf
-        for place in range(count):
-            if distances[row, place] > 0:
-                rho = min(rho, distances[row, place])
-        scale = mean if rho == np.inf else distances[row].mean()
-        rho = 0.0 if rho == np.inf else rho
-
-        low = 0.0
-        high = np.inf
-        sigma = 1.0
-        for _ in range(HALVINGS):
-            total = 0.0
-            for place in range(count):
-                total += math.exp(-max(distances[row, place] - rho, 0.0) / sigma)
-            if abs(total - target) < TOLERANCE:
-                break
-            if total > target:
-                high = sigma
-            else:
-                low = sigma
-            sigma = 2 * sigma if high == np.inf else (low + high) / 2
-
-        sigma = max(sigma, MIN_SIGMA * scale)
-        for place in range(count):
-            above = max(distances[row, place] - rho, 0.0)
-            weights[row, place] = math.exp(-above / sigma) if above > 0 else 1.0
 
 
 @_inline

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.errors import ConfigError
+from swivel.errors import ConfigError, VocabularyError
 from swivel.vectors.search import Floats
 from swivel.vectors.subwords import Subwords
 
@@ -69,6 +70,24 @@ def check_tables(
             f"{count:,} rows with {columns_per_row} columns each need {count * columns_per_row:,} columns, "
             f"got {len(columns.values):,}"
         )
+
+
+def find_surrogate(labels: Sequence[str]) -> int | None:
+    """Return the number of the first label with half a surrogate pair, which UTF-8 cannot store, or None."""
+    try:
+        "".join(labels).encode()
+    except UnicodeEncodeError as error:
+        ends = np.cumsum(np.fromiter(map(len, labels), np.int64, len(labels)))
+        return int(np.searchsorted(ends, error.start, side="right"))
+    return None
+
+
+def check_text(vocabulary: Vocabulary) -> None:
+    """Raise VocabularyError for a label that is not valid text."""
+    number = find_surrogate(vocabulary.tokens)
+    if number is not None:
+        label = vocabulary[number]
+        raise VocabularyError(f"the label {label!r} contains half a surrogate pair, which UTF-8 cannot store")
 
 
 def fingerprint_vectors(rows: VectorTable, columns: VectorTable | None) -> str:

@@ -27,13 +27,14 @@ from swivel.vectors.search import (
     best_ids,
     best_rows,
     check_count,
+    check_scores,
     check_search,
     scale_to_unit,
     score_3cosmul,
 )
 from swivel.vectors.subwords import Guess, Subwords, fit_subwords
 from swivel.vectors.text_encoder import SMOOTHING, TextEncoder
-from swivel.vectors.vector_table import VectorTable, check_tables, fingerprint_vectors, freeze_array
+from swivel.vectors.vector_table import VectorTable, check_tables, check_text, fingerprint_vectors, freeze_array
 
 if TYPE_CHECKING:
     import pandas
@@ -532,6 +533,10 @@ class Vectors:
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write a folder that `Vectors.load` can read; an existing folder is replaced only with `overwrite`."""
+        # Before a folder is replaced: what cannot be written must not cost the old one.
+        for table in (self._rows, self._columns):
+            if table is not None:
+                check_text(table.vocabulary)
         for inside in (Path(path) / "matrix", Path(path) / "vectors"):
             if is_own_folder(inside):
                 raise FolderExists(f"{path}: the folder of a run, with a result in {inside}; choose another folder")
@@ -574,7 +579,10 @@ class Vectors:
         return [Neighbor(columns.vocabulary[i], float(scores[i])) for i in best_ids(scores, count).tolist()]
 
     def _score_columns(self, row_id: int, which: slice) -> Floats:
-        return np.asarray(self._need_columns().values[which] @ self.rows[row_id] + np.float32(self.shift))
+        with np.errstate(invalid="ignore", over="ignore"):
+            scores = np.asarray(self._need_columns().values[which] @ self.rows[row_id] + np.float32(self.shift))
+        check_scores(scores)
+        return scores
 
     def _need_columns(self) -> VectorTable:
         columns = self.column_table

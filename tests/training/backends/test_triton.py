@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -371,19 +370,6 @@ def count_launches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 EVEN = block_starts(6, 3), block_starts(6, 3)
 TWO_ROUNDS = [[(0, 0), (1, 1), (2, 2)], [(0, 1), (1, 2), (2, 0)]]
-
-
-@float32
-@every_zeros
-def test_steps_of_a_round_may_have_different_learning_rates(make: Maker, kind: str, zeros: ZeroSampling) -> None:
-    settings = BackendSettings(Objective(), zeros, weight_decay=1e-4)
-    together, alone = make(settings), make(settings)
-    steps = [replace(make_step(n, n), learning_rate=rate) for n, rate in enumerate((0.1, 0.1, 0.3))]
-    for which, rounds in ((together, [steps]), (alone, [[step] for step in steps])):
-        hold_even(which)
-        for each in rounds:
-            which.run(each, lambda: False)()
-    check_same(alone, together)
 
 
 @float32

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.reports.plots.style import FAINT, in_style, new_figure
+from swivel.runtime.control_characters import escape_controls
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -76,7 +77,8 @@ def _choose_labels(
     """Yield the ids and the short texts of labels that do not overlap; places are in printer's points."""
     boxes = np.empty((0, 4))  # left, bottom, right, top of the labels so far
     for number in np.asarray(order).tolist():
-        label = labels[number] if len(labels[number]) <= MAX_LABEL else labels[number][: MAX_LABEL - 1] + "…"
+        label = escape_controls(labels[number])  # one line, and no character that has no letter in the font
+        label = label if len(label) <= MAX_LABEL else label[: MAX_LABEL - 1] + "…"
         # The width of a letter is about two thirds of its size; measuring the text would draw it first.
         left, middle = places[number]
         box = np.array([left, middle - 0.7 * _LABEL_POINTS, 0, middle + 0.7 * _LABEL_POINTS])

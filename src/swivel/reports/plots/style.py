@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import numpy as np
 
 from swivel.errors import ConfigError, missing_extra
+from swivel.runtime.control_characters import escape_controls
 from swivel.runtime.estimates import check_libraries
 from swivel.storage import write_file
 
@@ -123,6 +124,10 @@ def draw_figure(figure: Figure, kind: str) -> bytes:
     # Times and names of versions would make other bytes of the same figure.
     no_date = {"Creator": None, "Producer": None, "CreationDate": None}
     metadata = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}, "pdf": no_date}[kind]
+
+    # Names that users choose, such as those of methods, may have characters that XML forbids and matplotlib refuses.
+    for text in figure.findobj(matplotlib.text.Text):
+        text.set_text("\n".join(map(escape_controls, text.get_text().split("\n"))))
 
     # matplotlib makes random ids for the elements of an SVG unless it is given a salt.
     with matplotlib.rc_context({**_STYLE, "svg.hashsalt": "swivel"}):

@@ -108,7 +108,7 @@ class Backend(Protocol):
         return  # nothing to do by default
 
     def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> PendingLosses:
-        """Start steps that share no parameters, and return a function that waits for their losses.
+        """Start steps of one learning rate that share no parameters; return a function that waits for their losses.
 
         If `should_stop` returns true, the backend finishes the steps it has started and skips the others; the
         finished steps are always the first ones. Steps take effect in the order of the calls, so the losses can be

@@ -125,6 +125,11 @@ class CpuBackend(ArrayBackend):
         # Only threads of the pool have single-threaded products. The caller's thread may be any.
         return self._pool.submit(super().gradients, step, rows, columns).result()
 
+    def mean_gradient(self, side: ParameterBlock, total: Any, size: int, decay: Any) -> Any:
+        # By a kernel, not by NumPy: with one worker, a parameter server then has the bits of one process.
+        kernels.finish_gradient(total, side.vectors, 1 / size, _add_decays(side, total, size, decay))
+        return total
+
     def update(self, side: ParameterBlock, total: Any, size: int, decay: Any, learning_rate: float) -> None:
         rest = _add_decays(side, total, size, decay)
         update_parameters(side.vectors, side.state, total, 1 / size, rest, learning_rate, self.settings.optimizer)

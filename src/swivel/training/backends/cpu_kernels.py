@@ -25,6 +25,7 @@ from swivel.training.objective_numba import (
     F,
     finish_loss,
     join_losses,
+    mean_gradient,
     observed_gradient,
     unobserved_gradient,
 )
@@ -293,3 +294,13 @@ def add_decays(gradient: Any, vectors: Any, decays: Any) -> None:
         shrink = F(decays[i])
         for t in range(len(w)):
             g[t] += shrink * w[t]
+
+
+@_kernel
+def finish_gradient(gradient: Any, vectors: Any, scale: float, weight_decay: float) -> None:
+    """Replace `gradient` by scale * gradient + weight_decay * vectors, which `update_parameters` applies."""
+    factor, decay = F(scale), F(weight_decay)
+    for i in range(vectors.shape[0]):
+        w, g = vectors[i], gradient[i]
+        for t in range(len(w)):
+            g[t] = mean_gradient(g[t], factor, w[t], decay)

@@ -78,8 +78,8 @@ def choose_backend(config: TrainConfig) -> tuple[str, str]:
         device = "cpu" if config.backend in ("cpu", "reference") else _best_device()
     try:
         kind = torch.device(device).type
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        torch.ones(1, device=device).item()  # A device such as meta has no values.
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
         line = str(error).splitlines()[0]
         raise TrainingError(f"device {device!r} cannot be used: {line}; pass device='auto' or device='cpu'") from error
 

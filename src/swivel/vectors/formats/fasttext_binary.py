@@ -11,17 +11,19 @@ vectors of known words make up for their n-grams, so that these keep their vecto
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from swivel.errors import ConfigError
+from swivel.runtime.estimates import check_memory
 from swivel.storage import create_file
 from swivel.vectors import Subwords, Vectors
 from swivel.vectors.formats.validate import refuse_labels
 from swivel.vectors.search import Floats
-from swivel.vectors.subwords import find_sorted, hash_ngrams, sum_rows
+from swivel.vectors.subwords import estimate_memory, find_sorted, hash_ngrams, sum_rows
 
 MAGIC = struct.pack("<i", 793_712_314)
 NOT_READ = "a fastText model; use the .vec file that fastText writes next to it"
@@ -36,7 +38,8 @@ def write_fasttext(vectors: Vectors, path: Path) -> None:
     if vectors.subwords is None:
         raise ConfigError("these vectors have no n-grams to write: train with subwords='ngrams', or use fasttext")
     refuse_labels(vectors.vocabulary, _WHITE, "fasttext-bin")
-    buckets = _Buckets(vectors.subwords, vectors)
+    check_memory("writing a fastText model", estimate_memory(vectors.vocabulary.tokens, vectors.dim)[0])
+    numbers, sums = _sum_buckets(vectors.subwords, vectors.vocabulary.tokens)
 
     with create_file(path) as file:
         file.write(MAGIC + struct.pack("<i", _VERSION) + _make_header(vectors, vectors.subwords))
@@ -46,9 +49,9 @@ def write_fasttext(vectors: Vectors, path: Path) -> None:
             file.write(word.encode() + b"\0" + struct.pack("<qb", count, 0))
 
         file.write(struct.pack("<?2q", False, len(vectors) + BUCKETS, vectors.dim))
-        for rows in buckets.own_vectors(vectors):
+        for rows in _make_own_vectors(vectors, vectors.subwords, numbers, sums):
             file.write(rows.astype("<f4").data)
-        for rows in buckets.rows():
+        for rows in _make_buckets(vectors.subwords, numbers, sums):
             file.write(rows.astype("<f4").data)
         file.write(struct.pack("<?2q", False, 0, vectors.dim))  # no output vectors, which only training needs
 
@@ -60,33 +63,33 @@ def _make_header(vectors: Vectors, subwords: Subwords) -> bytes:
     return struct.pack("<12id", vectors.dim, *training, BUCKETS, subwords.min_n, subwords.max_n, 100, 1e-4)
 
 
-class _Buckets:
-    """The buckets of n-grams: the mean of all words, plus the sum of the n-grams in a bucket."""
+def _sum_buckets(subwords: Subwords, words: Sequence[str]) -> tuple[NDArray[np.uint32], Floats]:
+    """Return the numbers of the buckets that have n-grams, ascending, and the sum c z of the n-grams of each."""
+    _, starts = hash_ngrams(words, subwords.min_n, subwords.max_n)
+    scale = np.float32(np.sqrt(np.median(np.maximum(np.diff(starts), 1))))
+    numbers, places = np.unique(subwords.ngrams % np.uint32(BUCKETS), return_inverse=True)
+    sums = np.zeros((len(numbers), subwords.table.shape[1]), np.float32)
+    np.add.at(sums, places, scale * subwords.table[:-1])
+    return numbers, sums
 
-    def __init__(self, subwords: Subwords, vectors: Vectors) -> None:
-        self._subwords = subwords
-        _, starts = hash_ngrams(vectors.vocabulary.tokens, subwords.min_n, subwords.max_n)
-        scale = np.sqrt(np.median(np.maximum(np.diff(starts), 1)))
 
-        self._numbers, places = np.unique(subwords.ngrams % np.uint32(BUCKETS), return_inverse=True)
-        self._sums = np.zeros((len(self._numbers), vectors.dim), np.float32)
-        np.add.at(self._sums, places, np.float32(scale) * subwords.table[:-1])
+def _make_own_vectors(
+    vectors: Vectors, subwords: Subwords, numbers: NDArray[np.uint32], sums: Floats
+) -> Iterator[Floats]:
+    """Yield the vectors of words that have the right mean with their n-grams, a part at a time."""
+    for start in range(0, len(vectors), _CHUNK_ROWS):
+        words = vectors.vocabulary.tokens[start : start + _CHUNK_ROWS]
+        hashes, starts = hash_ngrams(words, subwords.min_n, subwords.max_n)
+        of_words = sum_rows(sums, find_sorted(numbers, hashes % np.uint32(BUCKETS)), starts)
+        counts = np.diff(starts).astype(np.float32)[:, None]
+        yield (counts + 1) * vectors.vectors[start : start + _CHUNK_ROWS] - counts * subwords.table[-1] - of_words
 
-    def rows(self) -> Iterator[Floats]:
-        """Yield the vectors of all buckets, a part at a time."""
-        for start in range(0, BUCKETS, _CHUNK_ROWS):
-            stop = min(start + _CHUNK_ROWS, BUCKETS)
-            first, last = np.searchsorted(self._numbers, (start, stop))
-            rows = np.tile(self._subwords.table[-1], (stop - start, 1))
-            rows[self._numbers[first:last] - start] += self._sums[first:last]
-            yield rows
 
-    def own_vectors(self, vectors: Vectors) -> Iterator[Floats]:
-        """Yield the vectors of words that have the right mean with their n-grams, a part at a time."""
-        subwords = self._subwords
-        for start in range(0, len(vectors), _CHUNK_ROWS):
-            words = vectors.vocabulary.tokens[start : start + _CHUNK_ROWS]
-            hashes, starts = hash_ngrams(words, subwords.min_n, subwords.max_n)
-            sums = sum_rows(self._sums, find_sorted(self._numbers, hashes % np.uint32(BUCKETS)), starts)
-            numbers = np.diff(starts).astype(np.float32)[:, None]
-            yield (numbers + 1) * vectors.vectors[start : start + _CHUNK_ROWS] - numbers * subwords.table[-1] - sums
+def _make_buckets(subwords: Subwords, numbers: NDArray[np.uint32], sums: Floats) -> Iterator[Floats]:
+    """Yield the vectors of all buckets, a part at a time: the mean of all words, plus the sum of a bucket."""
+    for start in range(0, BUCKETS, _CHUNK_ROWS):
+        stop = min(start + _CHUNK_ROWS, BUCKETS)
+        first, last = np.searchsorted(numbers, (start, stop))
+        rows = np.tile(subwords.table[-1], (stop - start, 1))
+        rows[numbers[first:last] - start] += sums[first:last]
+        yield rows

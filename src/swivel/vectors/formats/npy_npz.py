@@ -16,13 +16,17 @@ from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import escape, unescape
 from swivel.errors import StorageError, VocabularyError
+from swivel.runtime.estimates import check_memory
 from swivel.storage import create_pair, write_arrays
-from swivel.storage.npy import map_array, read_array_header, write_array
+from swivel.storage.npy import ArrayHeader, map_array, read_array_header, write_array
 from swivel.vectors import Vectors
 from swivel.vectors.formats.validate import FREE, check_names, is_count, make_vectors, read_lines, reading, shown
+from swivel.vectors.search import LABEL_BYTES
 
 _WORDS_SUFFIX = ".vocabulary.txt"  # of the vocabulary file next to an `.npy` file
 _MAX_DEFLATE_RATIO = 1_032  # zlib never expands one byte to more
+_PIECE_BYTES = 1 << 24
+_ARRAYS = ("vectors", "words", "counts")
 _MAX_PADDED_BYTES = 1 << 30  # npz pads all words to the longest; up to this size that is acceptable
 
 
@@ -95,35 +99,49 @@ def write_npz(vectors: Vectors, path: Path) -> None:
 
 def read_npz(path: Path) -> Vectors:
     """Read the arrays `vectors`, `words` and, if present, `counts` of an npz file."""
-    errors = (ValueError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, MemoryError)
+    errors = (ValueError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
     with reading(path, "an npz file", errors), zipfile.ZipFile(path) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         check_names(path, "array", ("vectors", "words"), members)
 
-        values = _read_member(path, archive, members["vectors"])
-        words = _take_words(path, _read_member(path, archive, members["words"]))
-        counts = _read_member(path, archive, members["counts"]) if "counts" in members else None
+        headers = {name: _read_header(path, archive, members[name]) for name in _ARRAYS if name in members}
+        # Vectors that are not float32 are copied, and every label becomes a text with entries in dictionaries.
+        size = headers["vectors"].size
+        narrowed_bytes = 0 if headers["vectors"].dtype == np.float32 else 4 * size
+        array_bytes = sum(header.nbytes for header in headers.values())
+        label_bytes = LABEL_BYTES * headers["words"].size
+        check_memory(f"reading {path}", array_bytes + narrowed_bytes + label_bytes + _PIECE_BYTES)
+
+        values = _read_member(archive, members["vectors"])
+        words = _take_words(path, _read_member(archive, members["words"]))
+        counts = _read_member(archive, members["counts"]) if "counts" in members else None
 
     return make_vectors(path, words, values, counts)
 
 
-def _read_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
-    """Return one array of the archive after comparing the sizes in its headers with the size of the file."""
+def _read_header(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> ArrayHeader:
+    """Return the header of one array of the archive, if the file can have as many bytes as it says."""
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # NumPy writes only these
         raise ValueError(f"{info.filename!r} uses a compression that NumPy does not use")
-
     with archive.open(info) as file:
         header = read_array_header(file)
-        claimed = header.nbytes
-        if claimed > info.file_size or claimed > _MAX_DEFLATE_RATIO * path.stat().st_size:
-            raise ValueError(f"{info.filename!r} should have {claimed:,} bytes but has fewer")
-        data = file.read(claimed)
+    if header.nbytes > info.file_size or header.nbytes > _MAX_DEFLATE_RATIO * path.stat().st_size:
+        raise ValueError(f"{info.filename!r} should have {header.nbytes:,} bytes but has fewer")
+    return header
 
-    if len(data) != claimed:
-        raise ValueError(f"{info.filename!r} ends after {len(data):,} of {claimed:,} bytes")
-    if not claimed:
-        return np.empty(header.shape, header.dtype)
-    return np.frombuffer(data, header.dtype).reshape(header.shape, order=header.order)
+
+def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
+    with archive.open(info) as file:
+        header = read_array_header(file)
+        data = np.empty(header.nbytes, np.uint8)
+        filled = 0
+        # In pieces: `read` would have all bytes twice for a moment.
+        while part := file.readinto(data[filled : filled + _PIECE_BYTES].data):  # type: ignore[attr-defined]
+            filled += part
+
+    if filled != header.nbytes:
+        raise ValueError(f"{info.filename!r} ends after {filled:,} of {header.nbytes:,} bytes")
+    return data.view(header.dtype).reshape(header.shape, order=header.order)
 
 
 def _take_words(path: Path, words: NDArray[Any]) -> list[str]:

@@ -20,6 +20,7 @@ import numpy as np
 
 from swivel._version import __version__
 from swivel.errors import StorageError
+from swivel.runtime.estimates import check_memory
 from swivel.storage import build_folder, write_file
 from swivel.vectors import Vectors, text_encoder
 from swivel.vectors.formats.safetensors_file import read_tensors, write_matrix
@@ -70,12 +71,9 @@ def write_sentence_transformers(vectors: Vectors, path: Path) -> None:
 
 
 def _write_model(vectors: Vectors, folder: Path, tensor: str) -> None:
-    # The tokenizer has the unknown token after all words; its vector is zero, so that it does not change a mean.
-    unknown = np.zeros((1, vectors.dim), np.float32)
+    # The tokenizer has the unknown token after all words; its vector is zero, so that it does not change a sum.
+    write_matrix(folder / _MODEL, tensor, text_encoder.bake_weights(vectors), {"format": "pt"})
     _write_json(folder / _TOKENIZER, _describe_tokenizer(vectors))
-    write_matrix(
-        folder / _MODEL, tensor, np.concatenate([text_encoder.bake_weights(vectors), unknown]), {"format": "pt"}
-    )
 
 
 def _write_json(path: Path, value: Any) -> None:
@@ -143,8 +141,12 @@ def read_static(path: Path) -> Vectors:
         raise StorageError(f"{tokenizer}: {len(tokens):,} tokens, but {len(values):,} vectors")
 
     if unknown is not None and not values[unknown].any():
-        values = np.delete(values, unknown, axis=0)
         del tokens[unknown]
+        if unknown == len(tokens):
+            values = values[:unknown]  # not copied: the usual place
+        else:
+            check_memory(f"reading {folder / _MODEL}", values.nbytes)
+            values = np.delete(values, unknown, axis=0)
 
     return make_vectors(folder / _MODEL, tokens, values)
 

@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, StorageError, VocabularyError, clear_errors, first_line
+from swivel.runtime.estimates import check_memory
 from swivel.runtime.numbers import is_integer, is_plain, parse_float
 from swivel.vectors import Vectors, VectorTable
-from swivel.vectors.search import Floats
+from swivel.vectors.search import LABEL_BYTES, Floats
+from swivel.vectors.vector_table import check_text, find_surrogate
 
 FREE = "use npz, safetensors, parquet or arrow, which can store any label"
 _MAX_COUNT = (1 << 63) - 1
@@ -58,11 +60,7 @@ def check_vectors(vectors: Vectors) -> None:
         raise VocabularyError("there are no vectors to write")
     _ = vectors.vocabulary.ids  # raises VocabularyError for duplicate words
 
-    number = _first_not_text(vectors.vocabulary.tokens)
-    if number is not None:
-        label = vectors.vocabulary[number]
-        raise VocabularyError(f"the label {label!r} contains half a surrogate pair, which UTF-8 cannot store")
-
+    check_text(vectors.vocabulary)
     row = first_not_finite(vectors.vectors)
     if row is not None:
         raise ConfigError(
@@ -96,12 +94,14 @@ def make_vectors(path: Path, words: Sequence[str], values: NDArray[Any], counts:
         if not are_integers or counts.min() < 0 or counts.max() > _MAX_COUNT:
             raise StorageError(f"{path}: expected the counts to be one integer per word, 0 or more")
 
-    number = _first_not_text(words)
+    number = find_surrogate(words)
     if number is not None:
         raise StorageError(
             f"{path}, word {number + 1:,}: {words[number]!r} contains half a surrogate pair and is not valid text"
         )
 
+    narrowed_bytes = 0 if values.dtype == np.float32 else 4 * values.size
+    check_memory(f"reading {path}", narrowed_bytes + LABEL_BYTES * len(words))
     vocabulary = Vocabulary(words, counts)
     check_words(path, vocabulary)
 
@@ -139,19 +139,6 @@ def first_not_finite(values: NDArray[Any]) -> int | None:
         is_fine = np.isfinite(values[start : start + _CHUNK_ROWS])
         if not is_fine.all():
             return start + int(np.argmin(is_fine.all(axis=1)))
-    return None
-
-
-def _first_not_text(words: Sequence[str]) -> int | None:
-    """Return the number of the first word with half a surrogate pair, which UTF-8 cannot store, or None."""
-    try:
-        "".join(words).encode()
-    except UnicodeEncodeError as error:
-        end = 0
-        for number, word in enumerate(words):
-            end += len(word)
-            if error.start < end:
-                return number
     return None
 
 

@@ -193,8 +193,8 @@ def open_device(name: str) -> torch.device:
     """Return the device of that name, or raise ConfigError if it cannot be used."""
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        torch.ones(1, device=device).item()  # A device such as meta has no values.
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
         reason = str(error).partition("\n")[0]
         raise ConfigError(f"device {name!r} cannot be used for counting: {reason}; choose another, or cpu") from error
     return device

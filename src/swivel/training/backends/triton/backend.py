@@ -250,11 +250,8 @@ class TritonBackend(Backend):
         counts = np.zeros((len(steps), 2))
         feed = self._feed
 
-        def groups_and_rate(step: Step) -> tuple[Pair, float]:
-            return self._store.groups_of(step.block), step.learning_rate
-
         first = 0
-        for (groups, _), group_steps in groupby(steps, key=groups_and_rate):
+        for groups, group_steps in groupby(steps, key=lambda step: self._store.groups_of(step.block)):
             self._store.ensure_loaded(groups)
             for batch in self._batches([step.block for step in group_steps], groups):
                 last = first + len(batch)
