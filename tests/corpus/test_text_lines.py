@@ -21,6 +21,7 @@ ENDS = st.sampled_from(["\n", "\r", "\r\n"])
 LINES = st.lists(st.tuples(st.sampled_from(["", "a", "b c", "é x", "\ufeff"]), ENDS), max_size=12)
 
 
+@pytest.mark.oracle
 @given(LINES, st.sampled_from(["", "last"]), st.integers(1, 7))
 def test_lines_end_at_cr_lf_and_both_wherever_blocks_end(
     tmp_path_factory: pytest.TempPathFactory, lines: list[tuple[str, str]], last: str, block_bytes: int

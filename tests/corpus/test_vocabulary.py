@@ -153,6 +153,8 @@ def test_a_list_of_tokens_may_have_any_line_ends_and_be_a_pipe(tmp_path: Path) -
 
 
 def test_a_list_of_tokens_without_an_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="a folder, not a list of tokens"):
+        read_tokens(tmp_path)
     with pytest.raises(ConfigError, match="/dev/zero: a device, not a list of tokens"):
         read_tokens(Path("/dev/zero"))
 

@@ -175,33 +175,33 @@ def _shorten(path: object) -> str:
 
 
 def _list_folder(folder: Path, out: Path | None) -> list[TextFile]:
-    """Return the files of a folder; raise CorpusError if it has neither files nor results of Swivel."""
-    own: list[Path] = []
-    files = sorted(_walk(folder, {None if out is None else identify(out)}, own))
+    """Return the files of a folder and of the folders in it; raise CorpusError if it has no files at all."""
+    files: list[Path] = []
+    own: list[Path] = []  # what Swivel wrote, which is left out
+    # Folders that were seen before are left out: they are the output, or have several names because of links.
+    seen = {None if out is None else identify(out)}
+
+    def refuse(error: OSError) -> None:
+        raise CorpusError(f"{error.filename}: {error.strerror}") from error
+
+    for path, folders, names in os.walk(folder, followlinks=True, onerror=refuse):
+        identity = identify(Path(path))
+        if identity in seen or is_own_folder(Path(path)):
+            own.append(Path(path))
+            folders.clear()
+            continue
+
+        seen.add(identity)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for file in (Path(path, name) for name in names if not name.startswith(".")):
+            if is_own_file(file):
+                own.append(file)
+            else:
+                files.append(_regular(file))
+
     if not files and not own:
         raise CorpusError(f"{folder}: the folder has no files")
-    return [*files]
-
-
-def _walk(folder: Path, seen: set[tuple[int, int] | None], own: list[Path]) -> Iterator[Path]:
-    """Yield the files of a folder and of the folders in it; add what Swivel wrote to `own` instead."""
-    # Folders that were seen before are left out. They are the output, or have several names because of links.
-    identity = identify(folder)
-    if identity in seen or is_own_folder(folder):
-        own.append(folder)
-        return
-    seen.add(identity)
-
-    with clear_errors(folder, CorpusError), os.scandir(folder) as entries:
-        names = sorted(entry.name for entry in entries if not entry.name.startswith("."))
-
-    for path in (folder / name for name in names):
-        if path.is_dir():
-            yield from _walk(path, seen, own)
-        elif is_own_file(path):
-            own.append(path)
-        else:
-            yield _regular(path)
+    return [*sorted(files)]
 
 
 def _list_matches(pattern: str, out: Path | None) -> list[TextFile]:

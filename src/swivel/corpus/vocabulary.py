@@ -276,8 +276,9 @@ def read_tokens(file: Path) -> tuple[str, ...]:
     from swivel.corpus.text_lines import read_lines
 
     with clear_errors(file, ConfigError):
-        if stat.S_ISCHR(file.stat().st_mode):  # such as /dev/zero, which never ends
-            raise ConfigError(f"{file}: a device, not a list of tokens")
+        mode = file.stat().st_mode
+    if stat.S_ISCHR(mode) or stat.S_ISDIR(mode):  # such as /dev/zero, which never ends
+        raise ConfigError(f"{file}: a {'folder' if stat.S_ISDIR(mode) else 'device'}, not a list of tokens")
 
     tokens = []
     try:

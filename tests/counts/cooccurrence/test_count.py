@@ -78,9 +78,12 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matrix_layout, "BLOCK_SIZE", 3)
 
 
-fixture_is_stateless = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+fixture_is_stateless = settings(
+    max_examples=settings().max_examples * 3 // 5, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
+@pytest.mark.oracle
 @fixture_is_stateless
 @given(ids=corpora(WORDS, 2), config=configs(), chunk=st.integers(1, 70), threads=st.integers(1, 3))
 def test_counts_equal_those_of_the_definition(

@@ -200,7 +200,7 @@ BAD_NPZ: dict[str, dict[str, Any]] = {
     "array 'data' is <U1 with 1 dimensions": {"data": ["a", "b"]},
     "no array 'indptr'": {"indptr": None},
     "pointers do not increase": {"indptr": [0, 2, 1]},
-    "4 pointers and 2 indices for 2 values": {"indptr": [0, 1, 1, 2]},
+    "4 pointers for 2 rows or columns": {"indptr": [0, 1, 1, 2]},
     "stored value 1: column 5 in a matrix of 2": {"indices": [0, 5]},
     "stored value 0: column -1 in a matrix of 2": {"indices": [-1, 1]},
     "index 18446744073709551615": {"indices": np.array([2**64 - 1, 0], np.uint64)},

@@ -137,16 +137,7 @@ def _open_archive(file: Path) -> Iterator[zipfile.ZipFile]:
             yield archive
     except CountsError:
         raise
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        OSError,
-        EOFError,
-        ValueError,
-        NotImplementedError,
-        RuntimeError,
-        MemoryError,
-    ) as error:
+    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError, MemoryError) as error:
         # The system has no memory left, or zlib: then the file may be whole.
         if isinstance(error, MemoryError) or getattr(error, "errno", 0) == errno.ENOMEM or "Error -4 " in str(error):
             raise MemoryBudgetError(f"{file}: there is not enough memory to decompress it") from error
@@ -170,13 +161,22 @@ def read_npz(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
         data = _open_member(archive, "data", "biuf")
         file_size = file.stat().st_size
         context.set_shape(rows, columns, str(file))
+        pointers: Ints | None = None
         if kind == "coo":
-            pieces = _read_coo(archive, data.size)
+            major_ids = _open_member(archive, "row", "iu")
+            minor_ids = _open_member(archive, "col", "iu")
+            if not major_ids.size == minor_ids.size == data.size:
+                raise ValueError(f"{major_ids.size:,} rows, {minor_ids.size:,} columns and {data.size:,} values")
         else:
-            majors = rows if kind == "csr" else columns
-            pieces = _read_compressed(archive, data.size, majors, context.memory_bytes // 4)
+            minor_ids = _open_member(archive, "indices", "iu")
+            pointers = _read_pointers(archive, rows if kind == "csr" else columns, data.size, context.memory_bytes)
+            if minor_ids.size != data.size:
+                raise ValueError(f"{minor_ids.size:,} indices for {data.size:,} values")
 
-        for first, row_ids, column_ids in pieces:
+        for first in range(0, data.size, PIECE):
+            count = min(PIECE, data.size - first)
+            row_ids = major_ids.take_ids(count) if pointers is None else _find_rows(pointers, first, first + count)
+            column_ids = minor_ids.take_ids(count)
             if kind == "csc":
                 row_ids, column_ids = column_ids, row_ids
             place = _number_values(str(file), first)
@@ -186,30 +186,15 @@ def read_npz(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
             context.task.advance(file_size * row_ids.size / data.size)
 
 
-def _read_coo(archive: zipfile.ZipFile, size: int) -> Iterator[tuple[int, Ints, Ints]]:
-    """Yield the first stored value, the rows and the columns of each piece."""
-    rows = _open_member(archive, "row", "iu")
-    columns = _open_member(archive, "col", "iu")
-    if not rows.size == columns.size == size:
-        raise ValueError(f"{rows.size:,} rows, {columns.size:,} columns and {size:,} values")
-
-    for first in range(0, size, PIECE):
-        count = min(PIECE, size - first)
-        yield first, rows.take_ids(count), columns.take_ids(count)
-
-
-def _read_compressed(
-    archive: zipfile.ZipFile, size: int, majors: int, max_bytes: int
-) -> Iterator[tuple[int, Ints, Ints]]:
-    """Yield the first stored value, the rows and the columns of each piece of csr; of csc, columns and rows."""
+def _read_pointers(archive: zipfile.ZipFile, majors: int, size: int, memory_bytes: int) -> Ints:
+    """Return the pointers of csr or csc, the only part of a file that is held in memory."""
     pointers = _open_member(archive, "indptr", "iu")
-    indices = _open_member(archive, "indices", "iu")
-    if pointers.size != majors + 1 or indices.size != size:
-        raise ValueError(f"{pointers.size:,} pointers and {indices.size:,} indices for {size:,} values")
-    if 16 * pointers.size > max_bytes:
-        needed = format_bytes(64 * pointers.size)
+    if pointers.size != majors + 1:
+        raise ValueError(f"{pointers.size:,} pointers for {majors:,} rows or columns")
+    needed = 64 * pointers.size
+    if needed > memory_bytes:
         raise MemoryBudgetError(
-            f"{archive.filename}: the {pointers.size:,} pointers of the matrix need {needed} of memory; "
+            f"{archive.filename}: the {pointers.size:,} pointers of the matrix need {format_bytes(needed)} of memory; "
             "pass a larger memory",
             argument="memory",
         )
@@ -217,7 +202,4 @@ def _read_compressed(
     indptr = pointers.take_ids(pointers.size)
     if indptr[0] != 0 or indptr[-1] != size or (np.diff(indptr) < 0).any():
         raise ValueError("the pointers do not increase from 0 to the number of values")
-
-    for first in range(0, size, PIECE):
-        count = min(PIECE, size - first)
-        yield first, _find_rows(indptr, first, first + count), indices.take_ids(count)
+    return indptr
