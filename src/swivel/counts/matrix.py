@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from swivel.counts.matrix_folder import MatrixFolder
 
-_CELLS_PER_SUM = 1 << 20  # cells whose logarithms are added at a time
+_CELLS_PER_PIECE = 1 << 20  # cells that are read at a time
 _SCIPY_BYTES = 72  # memory per cell while a SciPy matrix is made: rows, columns and counts twice, and the matrix
 
 
@@ -286,7 +286,7 @@ class Matrix:
         """Sums of log(1 + x) of the rows and of the columns, for which all cells are read."""
         stored = self.stored
         row_sums, column_sums = (np.zeros(size) for size in self.shape)
-        for rows, columns, units in stored.walk(_CELLS_PER_SUM):
+        for rows, columns, units in stored.walk(_CELLS_PER_PIECE):
             counts = stored.to_counts(units)
             row_sums += np.bincount(rows, counts, len(row_sums))
             column_sums += np.bincount(columns, counts, len(column_sums))
@@ -389,6 +389,22 @@ class Matrix:
         pieces = zip(*stored.walk(len(self._arrays.counts)), strict=True)
         rows, columns, units = (np.concatenate(arrays) for arrays in pieces)
         return scipy.sparse.csr_matrix((stored.to_counts(units), (rows, columns)), shape=self.shape)
+
+    def select(self, row_places: Ints, column_places: Ints, shape: tuple[int, int]) -> scipy.sparse.csr_array:
+        """Return the counts of some rows with some columns, float64; the places of each in the result, or -1."""
+        import scipy.sparse
+
+        stored = self.stored
+        pieces = []
+        for rows, columns, units in stored.walk(_CELLS_PER_PIECE):
+            is_wanted = (row_places[rows] >= 0) & (column_places[columns] >= 0)
+            places = row_places[rows[is_wanted]], column_places[columns[is_wanted]]
+            pieces.append((*places, stored.to_counts(units[is_wanted])))
+
+        if not pieces:
+            return scipy.sparse.csr_array(shape)
+        row_ids, column_ids, counts = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
+        return scipy.sparse.csr_array((counts, (row_ids, column_ids)), shape=shape)
 
     def reblocked(
         self, row_blocks: int, column_blocks: int, *, scratch: Path | None = None, threads: int = 1

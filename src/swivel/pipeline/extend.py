@@ -275,38 +275,23 @@ def _choose_listed(
 
 
 # Rows, columns and counts of cells, block by block.
-Pieces = list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]]
-
-
 def _select_cells(
     matrix: Matrix, trained: Sequence[str], words: Vocabulary
 ) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array]:
-    """Return the cells of new words with trained words, read block by block to limit the memory."""
+    """Return the cells of the rows, and of the columns, of new words with trained words."""
     parts = matrix.columns_per_row
     old = _find_positions(matrix.rows, trained)
     new = _find_positions(matrix.rows, words.tokens)
+    rows = matrix.select(new, _find_columns(old, parts), (len(words), len(trained) * parts))
+    columns = matrix.select(old, _find_columns(new, parts), (len(trained), len(words) * parts))
+    return rows, columns.T.tocsr()
 
-    as_rows: Pieces = []
-    as_columns: Pieces = []
-    for i in range(matrix.row_blocks):
-        for j in range(matrix.column_blocks):
-            cells = matrix.cells(i, j)
-            # A position packs (first << 16 | second); in a mirrored block, `first` is the column.
-            row = (cells.positions >> 16).astype(np.int64)
-            column = (cells.positions & 0xFFFF).astype(np.int64)
-            if cells.mirrored:
-                row, column = column, row
-            row = row * matrix.row_blocks + i
-            column = column * matrix.column_blocks + j
-            word, part = np.divmod(column, parts)  # column = word * parts + part
 
-            at = np.flatnonzero((new[row] >= 0) & (old[word] >= 0))
-            as_rows.append((new[row[at]], old[word[at]] * parts + part[at], cells.counts[at]))
-            at = np.flatnonzero((new[word] >= 0) & (old[row] >= 0))
-            as_columns.append((new[word[at]] * parts + part[at], old[row[at]], cells.counts[at]))
-
-    rows = _to_sparse(as_rows, (len(words), len(trained) * parts))
-    return rows, _to_sparse(as_columns, (len(words) * parts, len(trained)))
+def _find_columns(words: NDArray[np.int64], parts: int) -> NDArray[np.int64]:
+    """Return the positions of the columns of words from the positions of the words: word * parts + part, or -1."""
+    columns = words[:, None] * parts + np.arange(parts)
+    columns[words < 0] = -1
+    return columns.ravel()
 
 
 def _find_positions(joint: Vocabulary, tokens: Sequence[str]) -> NDArray[np.int64]:
@@ -314,11 +299,6 @@ def _find_positions(joint: Vocabulary, tokens: Sequence[str]) -> NDArray[np.int6
     positions = np.full(len(joint), -1, np.int64)
     positions[[joint.ids[token] for token in tokens]] = np.arange(len(tokens))
     return positions
-
-
-def _to_sparse(pieces: Pieces, shape: tuple[int, int]) -> scipy.sparse.csr_array:
-    rows, columns, counts = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
-    return scipy.sparse.csr_array((counts.astype(np.float64), (rows, columns)), shape=shape)
 
 
 def _add_words(trained: TrainedModel, counts: WordCounts, counting: TextCounting, options: RunOptions) -> Vectors:

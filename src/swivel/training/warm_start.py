@@ -27,7 +27,6 @@ from swivel.training.initialization import WarmStart
 from swivel.training.objective import Objective, column_offsets, find_decays, observed_targets, row_offsets
 
 UNSEEN_WEIGHT = 0.02  # u; with .1 and .25 the vectors of new words are too short (experiments/notes.md)
-CELLS_PER_PIECE = 1 << 22  # cells of the matrix that are read at a time
 
 
 def add_new_words(matrix: Matrix, start: WarmStart, config: TrainConfig, *, threads: int = 1) -> WarmStart:
@@ -44,7 +43,12 @@ def add_new_words(matrix: Matrix, start: WarmStart, config: TrainConfig, *, thre
     for side in (0, 1):
         new = np.setdiff1d(np.arange(len(sums[side])), start.ids[side])
         old = start.ids[1 - side]
-        counts = _gather_counts(matrix, new, old, is_transposed=side == 1)
+        new_places = _find_places(new, len(sums[side]))
+        old_places = _find_places(old, len(sums[1 - side]))
+        if side == 0:
+            counts = matrix.select(new_places, old_places, (len(new), len(old)))
+        else:
+            counts = matrix.select(old_places, new_places, (len(old), len(new))).T.tocsr()
         decays = np.maximum(find_decays(sums[side][new], config), MIN_WEIGHT_DECAY)
 
         parts = offsets[side][new], offsets[1 - side][old]
@@ -54,25 +58,11 @@ def add_new_words(matrix: Matrix, start: WarmStart, config: TrainConfig, *, thre
     return replace(start, ids=(ids[0], ids[1]), vectors=(vectors[0], vectors[1]))
 
 
-def _gather_counts(
-    matrix: Matrix, new: NDArray[np.int64], old: NDArray[np.int64], *, is_transposed: bool
-) -> scipy.sparse.csr_array:
-    """Return counts of shape (new, old): those of some rows with some columns, or of columns with rows."""
-    # The position of each row and column of the matrix in `new` and `old`, or -1.
-    new_index = np.full(matrix.shape[int(is_transposed)], -1, np.int64)
-    old_index = np.full(matrix.shape[1 - int(is_transposed)], -1, np.int64)
-    new_index[new] = np.arange(len(new))
-    old_index[old] = np.arange(len(old))
-
-    pieces = []
-    stored = matrix.stored
-    for rows, columns, units in stored.walk(CELLS_PER_PIECE):
-        a, b = (columns, rows) if is_transposed else (rows, columns)
-        is_wanted = (new_index[a] >= 0) & (old_index[b] >= 0)
-        pieces.append((new_index[a[is_wanted]], old_index[b[is_wanted]], stored.to_counts(units[is_wanted])))
-
-    a, b, counts = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
-    return scipy.sparse.csr_array((counts, (a, b)), shape=(len(new), len(old)))
+def _find_places(ids: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """Return the position in `ids` of each number below `size`, or -1."""
+    places = np.full(size, -1, np.int64)
+    places[ids] = np.arange(len(ids))
+    return places
 
 
 def _solve(
