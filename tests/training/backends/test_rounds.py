@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from swivel.config import TrainConfig
 from swivel.counts import BlockCells
 from swivel.errors import ConfigError, TrainingError
+from swivel.runtime import parallel
 from swivel.training.backends import (
     Backend,
     BackendSettings,
@@ -190,6 +191,13 @@ def test_error_while_loading_a_block_is_not_swallowed() -> None:
     backend.close()
 
 
+@pytest.fixture
+def no_open_backends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the backends that other tests have left open: the threads of torch are restored when the last one closes."""
+    monkeypatch.setattr(parallel, "_open_blocks", {})
+
+
+@pytest.mark.usefixtures("no_open_backends")
 def test_cpu_backend_restores_the_threads_of_torch() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -200,6 +208,7 @@ def test_cpu_backend_restores_the_threads_of_torch() -> None:
     torch.set_num_threads(before)
 
 
+@pytest.mark.usefixtures("no_open_backends")
 @pytest.mark.parametrize("name", ["cpu", "torch"])
 def test_backends_that_overlap_restore_the_threads_of_torch(name: str) -> None:
     before = torch.get_num_threads()
