@@ -193,7 +193,7 @@ def test_error_while_loading_a_block_is_not_swallowed() -> None:
 
 @pytest.fixture
 def no_open_backends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget the backends that other tests have left open: the threads of torch are restored when the last one closes."""
+    """Forget backends that other tests left open: the threads of torch are restored when the last one closes."""
     monkeypatch.setattr(parallel, "_open_blocks", {})
 
 
