@@ -17,7 +17,6 @@ PYTHON ?= python3
 BIN = $(VENV)/bin
 OUT ?= work
 PYTHONS ?= python3.11 python3.12 python3.13
-GPU_TESTS ?= $(addprefix tests/,training/backends counts/cooccurrence/test_count_on_gpu.py training/distributed/test_parameter_server.py training/test_fold_in.py)
 
 .PHONY: run test test-all oracles test-variants test-lowest mutants versions check kernels crashes containers limits write-failures damage fuzz claims figures long-run gpu-test lint types docs setup lock licenses audit dist wheel-test clean
 
@@ -91,15 +90,12 @@ versions: setup
 fuzz: setup
 	PYTHONPATH=src:. $(BIN)/python -m fuzz $(if $(EXECUTIONS),--executions $(EXECUTIONS)) $(if $(PROCESSES),--processes $(PROCESSES))
 
-# What runs on a GPU. Installs nothing: takes the venv if there is one, else a Python that has torch for CUDA, Triton,
-# numba, pytest and hypothesis of its own. Most of the time Triton compiles on one core, so several processes share the
-# tests; the GPU has memory for all of them.
-GPU_PROCESSES ?= 8
+# What runs on a GPU; the last line is JSON. Installs nothing: takes the venv if there is one, else a Python that has
+# torch for CUDA, Triton, numba, pytest and hypothesis of its own.
 GPU_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
 gpu-test:
-	seq 0 $$(($(GPU_PROCESSES) - 1)) | PYTHONPATH=src xargs -P $(GPU_PROCESSES) -I{} \
-		$(GPU_PYTHON) -m pytest -p no:cacheprovider --shard {}/$(GPU_PROCESSES) $(GPU_TESTS)
+	PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu_tests.py $(GPU_TESTS)
 
 # What is locked, anew from pyproject.toml: `make lock UPGRADE=--upgrade` takes the newest versions. Then the licenses.
 lock: setup

@@ -1,0 +1,69 @@
+"""The tests that need a CUDA device, shared among several processes: `make gpu-test`.
+
+Most of the time Triton compiles on one core; the GPU has memory for all processes. A process takes every M-th test
+(`--shard`, tests/conftest.py). The exit status is 1 if a test fails or none runs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+
+from common import ROOT, keep, make_parser, parse_arguments
+
+MEASURES = (
+    "swivel.training.backends",
+    "swivel.training.objective",
+    "swivel.training.objective_triton",
+    "swivel.training.fold_in",
+    "swivel.counts.cooccurrence.gpu",
+)
+TESTS = (
+    "tests/training/backends",
+    "tests/counts/cooccurrence/test_count_on_gpu.py",
+    "tests/training/distributed/test_parameter_server.py",
+    "tests/training/test_fold_in.py",
+)
+SMOKE_TESTS = "tests/runtime/test_numbers.py"  # they need no GPU
+
+
+def main() -> None:
+    parser = make_parser(__doc__)
+    parser.add_argument("--processes", type=int, default=8, help="number of processes that share the tests")
+    parser.add_argument("tests", nargs="*", help="files or folders of tests; default: all that run on a device")
+    arguments = parse_arguments(parser, processes=2, tests=[SMOKE_TESTS])
+
+    started = time.perf_counter()
+    tests = arguments.tests or list(TESTS)
+    shards = [start_shard(number, arguments.processes, tests) for number in range(arguments.processes)]
+    outputs = [shard.communicate()[0] for shard in shards]
+    seconds = round(time.perf_counter() - started)
+
+    counts = Counter[str]()
+    for output in outputs:
+        summary = output.strip().rpartition("\n")[2]  # such as "2 failed, 40 passed, 3 skipped in 61.2s"
+        for number, kind in re.findall(r"(\d+) (passed|failed|skipped|error)", summary):
+            counts[kind] += int(number)
+
+    is_green = counts["passed"] > 0 and all(shard.returncode == 0 for shard in shards)
+    if not is_green:
+        print("\n".join(outputs))
+    keep(arguments, {"is_green": is_green, **counts, "seconds": seconds})
+    sys.exit(not is_green)
+
+
+def start_shard(number: int, shards: int, tests: list[str]) -> subprocess.Popen[str]:
+    """Start pytest on one part of the tests."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--shard", f"{number}/{shards}", *tests]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+if __name__ == "__main__":
+    main()
