@@ -4,7 +4,8 @@ The installation is a copy that nobody can write. As root, commands run as a use
 root without its powers; otherwise as this user, with the same modes. Each verb runs in every environment (no home
 folder and no place for compiled kernels; TMPDIR missing or not writable; three umasks) and must print and write what it
 does usually: the same bits, modes as the umask says, nothing beside its output. Then inputs and outputs belong to
-somebody else: one line must name the file and the reason, with status 1, and nothing may be left behind.
+somebody else: one line must name the file and the reason, with status 1, and nothing may be left behind. At last, the
+user may have few processes: a verb must work, or say so in one line.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import resource
 import shutil
 import stat
 import subprocess
@@ -27,18 +29,27 @@ from common import ROOT, keep, make_parser, parse_arguments, scratch_in_memory
 from swivel.runtime.resources import count_cores
 from verb_runs import last_line, read_without_times, run_in_process, write_inputs
 
-MEASURES = ("swivel.cli", "swivel.pipeline", "swivel.runtime.kernels", "swivel.storage")
+MEASURES = ("swivel.cli", "swivel.pipeline", "swivel.runtime.kernels", "swivel.runtime.resources", "swivel.storage")
 
 LIMIT_SECONDS = 300  # for one command: more is a hang
 IS_ROOT = os.geteuid() == 0
 STRANGER = 12345  # a user that the system does not know
-# Commands that start another one with other rights. The stranger may read everything, because the interpreter of a
-# development machine is often in somebody's home. Root without its powers is a user like others.
-AS_STRANGER = (
-    f"setpriv --reuid {STRANGER} --regid {STRANGER} --clear-groups "
-    "--inh-caps=-all,+dac_read_search --ambient-caps=-all,+dac_read_search"
-)
-AS_POWERLESS = "setpriv --bounding-set=-all --inh-caps=-all --ambient-caps=-all"
+PROCESSES = (1, 2, 4, 8, 12)  # limits on the processes and threads of a user
+
+
+def as_user(number: int) -> str:
+    """Return the command that starts another one as a user.
+
+    The user may read everything, because the interpreter of a development machine is often in somebody's home.
+    """
+    return (
+        f"setpriv --reuid {number} --regid {number} --clear-groups "
+        "--inh-caps=-all,+dac_read_search --ambient-caps=-all,+dac_read_search"
+    )
+
+
+AS_STRANGER = as_user(STRANGER)
+AS_POWERLESS = "setpriv --bounding-set=-all --inh-caps=-all --ambient-caps=-all"  # root as a user like others
 HOME = scratch_in_memory("containers")
 INSTALLATION = HOME / "installation"
 INPUTS = HOME / "inputs"
@@ -47,6 +58,7 @@ CLOSED = HOME / "closed"  # the inputs in a folder that only its owner enters
 UNREADABLE = HOME / "unreadable"  # the inputs as files that only their owner reads
 FOREIGN = HOME / "foreign"  # an empty folder that only its owner writes
 NUMBERS = itertools.count()  # of commands
+USERS = itertools.count(STRANGER + 1_000)  # each with the processes of one command
 NO_CACHE = "compiled kernels cannot be kept"
 
 SMALL = "--dim 4 --epochs 2 --backend cpu --dtype float32 --device cpu --threads 1 --no-report"
@@ -110,15 +122,24 @@ SETTINGS = (
 USUAL = Setting("no HOME, no TMPDIR, kernels in NUMBA_CACHE_DIR")
 
 
-def run(arguments: str, setting: Setting, rights: str = AS_STRANGER) -> Ended:
-    """Run a command in an empty working directory."""
+def run(arguments: str, setting: Setting, rights: str = AS_STRANGER, processes: int | None = None) -> Ended:
+    """Run a command in an empty working directory; with a limit on processes as a user that has no others."""
     case = HOME / f"case-{next(NUMBERS)}"
     case.mkdir(mode=0o755)
-    if IS_ROOT and rights == AS_STRANGER:
-        os.chown(case, STRANGER, STRANGER)
+    user = STRANGER
+    if processes is not None:
+        user = next(USERS)
+        rights = as_user(user)
+    if IS_ROOT and rights != AS_POWERLESS:
+        os.chown(case, user, user)
+
+    def limit_processes() -> None:
+        assert processes is not None
+        resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
 
     done = subprocess.run(
         [*(rights.split() if IS_ROOT else ()), sys.executable, "-m", "swivel", *arguments.split()],
+        preexec_fn=None if processes is None else limit_processes,
         cwd=case,
         env=make_environment(setting),
         umask=setting.umask,
@@ -244,6 +265,19 @@ def check_denied(arguments: str) -> str | None:
     return f"left behind: {sorted(ended.modes)}" if ended.modes else None
 
 
+def check_processes(verb: str, processes: int, usual: Ended) -> str | None:
+    """Return what is wrong with how a verb ended for a user who may have few processes, or None."""
+    ended = run(fill(verb), USUAL, processes=processes)
+    if ended.status == 0:
+        return None if (ended.printed, ended.files) == (usual.printed, usual.files) else "another result than usual"
+    lines = ended.messages.splitlines()
+    if ended.status != 1 or not lines[-1].startswith("error: ") or "limit on processes" not in lines[-1]:
+        return f"status {ended.status}: {ended.messages[-500:]}"
+    if "Traceback" in ended.messages or "OpenBLAS" in ended.messages:
+        return f"raw messages: {ended.messages[:300]}"
+    return f"left behind: {sorted(ended.modes)}" if ended.modes else None
+
+
 def why_not() -> str | None:
     """Return why commands cannot run with other rights here, or None."""
     if IS_ROOT and shutil.which("setpriv") is None:
@@ -284,6 +318,13 @@ def main() -> None:
             for verb in verbs
         }
         jobs |= {name: pool.submit(check_denied, arguments) for name, arguments in denied.items()}
+        # The processes of another user than root are those of everything that the user runs.
+        limits = PROCESSES if IS_ROOT else ()
+        jobs |= {
+            f"{verb}, at most {limit} processes": pool.submit(check_processes, verb, limit, usual[verb])
+            for limit in limits
+            for verb in verbs
+        }
         told = {name: show(name, job.result()) for name, job in jobs.items()}
     clear(HOME)
 
@@ -292,6 +333,7 @@ def main() -> None:
         "handled": f"{len(told) - len(wrong)} of {len(told)}",
         "is_root": IS_ROOT,
         "settings": [setting.name for setting in (USUAL, *settings)],
+        "processes": list(limits),
         "verbs": verbs,
         "seconds": round(time.monotonic() - started),
         "wrong": wrong,

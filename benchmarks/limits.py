@@ -9,6 +9,9 @@ Then `count --memory 100MB` reads texts of 286 and 900 MB in a group of 300 MB a
 and 150 MB of memory that the system cannot take back; words of the second text have endings that make the number of
 distinct words grow. A text of a few kilobytes that decompresses to a gigabyte is counted in the same group.
 
+Large inputs are read in groups that are too small for some of them: vectors of other tools, a line of a gigabyte, a
+table with many cells, matrices with millions of labels.
+
 Without control groups (`kind` in the result), the limit is one of address space (ulimit -v), and memory is only
 measured.
 """
@@ -18,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import lzma
 import os
 import resource
 import shutil
@@ -29,6 +33,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import scipy.sparse
 
 import containers
 from common import keep, make_parser, parse_arguments, plain_corpus, work_folder, write_corpus
@@ -47,6 +54,20 @@ GROUP_BYTES = 300_000_000  # Within less, counting takes less than its budget.
 WORDS_PER_ENDING = 4
 ENDINGS = 3_000
 NUMBERS = itertools.count()  # of commands
+
+# Commands on the files of `make_large`, and the limit in MiB of the group.
+LARGE = {
+    "nearest, .npz": ("nearest {large}/vectors.npz w1 -n 3", 400),
+    "nearest, .parquet": ("nearest {large}/vectors.parquet w1 -n 3", 400),
+    "nearest, .arrow": ("nearest {large}/vectors.arrow w1 -n 3", 400),
+    "export, sentence-transformers": ("export {large}/vectors model --format sentence-transformers", 900),
+    "encode, one long line": ("encode {large}/vectors {large}/line.txt.xz -o texts.npy", 1000),
+    "recommend": ("recommend {large}/rated r1 --matrix {large}/table", 600),
+    "evaluate --held-out": ("evaluate {large}/rated --held-out {large}/held-out.tsv --matrix {large}/table", 600),
+    "train, a table": ("train {large}/table -o vectors --dim 4 --epochs 1 --no-report", 600),
+    "add, many labels": ("add {large}/labels {large}/labels -o sum", 300),
+    "train, many rows": ("train {large}/rows -o vectors --recipe fast --dim 4 --epochs 1 --no-report", 700),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +260,66 @@ def check_budget(text: Path) -> dict[str, Any]:
     return found
 
 
+def make_large(folder: Path, share: float) -> None:
+    """Write the inputs of `LARGE`; a smoke run makes them a thousandth as large."""
+    import swivel
+    from swivel.corpus.vocabulary import Vocabulary
+    from swivel.vectors import Vectors, VectorTable
+
+    rng = np.random.default_rng(1)
+    folder.mkdir()
+
+    def name(letter: str, number: int) -> list[str]:
+        return [f"{letter}{n}" for n in range(number)]
+
+    words = max(2_000, int(300_000 * share))
+    values = rng.standard_normal((words, 300), np.float32)
+    vectors = Vectors(VectorTable(Vocabulary(name("w", words)), values))
+    vectors.save(folder / "vectors")
+    for suffix in ("npz", "parquet", "arrow"):
+        swivel.export(vectors, folder / f"vectors.{suffix}")
+
+    line = b"w1 w2 w3 " * 111_111
+    with lzma.open(folder / "line.txt.xz", "wb", preset=0) as out:
+        for _ in range(max(1, int(1_600 * share))):
+            out.write(line)
+
+    def save(matrix: scipy.sparse.coo_array, folder: Path) -> swivel.Matrix:
+        rows, columns = (name(letter, size) for letter, size in zip("rc", matrix.shape, strict=True))
+        return swivel.import_counts(matrix, folder, row_labels=rows, column_labels=columns)
+
+    rows, columns, cells = 40_000, 20_000, max(100_000, int(8_000_000 * share))
+    places = np.unique(rng.integers(0, rows * columns, cells))
+    table = scipy.sparse.coo_array((np.ones(len(places)), divmod(places, columns)), shape=(rows, columns))
+    matrix = save(table, folder / "table")
+    small = "--dim 4 --epochs 1 --no-report --weight-decay 0.1"
+    containers.run_in_process(f"train {folder}/table -o {folder}/rated {small}".split())
+    held_out = (f"{matrix.rows.tokens[n]}\t{matrix.columns.tokens[n]}" for n in range(1_000))
+    (folder / "held-out.tsv").write_text("\n".join(held_out) + "\n", encoding="utf-8")
+
+    for target, size in (("labels", 1_500_000), ("rows", 3_000_000)):
+        diagonal = np.arange(max(2_000, int(size * share)))
+        shape = (len(diagonal), len(diagonal))
+        save(scipy.sparse.coo_array((np.ones(len(diagonal)), (diagonal, diagonal)), shape=shape), folder / target)
+
+
+def check_large(case: str, large: Path) -> dict[str, Any]:
+    """Run a command on a large input in its group; return whether it works or is refused."""
+    arguments, limit = LARGE[case]
+    ended = run(arguments.format(large=large), limit * MIB)
+    # What works is compared with nothing: only its end matters here.
+    fault = find_fault(ended, ended)
+    found = {
+        "limit_mib": limit,
+        "works": ended.status == 0,
+        "anonymous_mib": round(ended.anonymous_bytes / MIB),
+        **({} if ended.status == 0 else {"message": last_line(ended.messages)}),
+        "wrong": [fault] if fault else [],
+    }
+    print(case, json.dumps(found), flush=True)
+    return found
+
+
 def make_texts(corpus: Path, sizes: list[int]) -> Iterator[Path]:
     """Yield a file of each size in MB: the corpus, and after it the corpus with endings on some of its words."""
     for size in sizes:
@@ -291,7 +372,8 @@ def main() -> None:
     parser.add_argument("--cold", help="MiB, where kernels are not compiled yet", default="1024,256,150")
     parser.add_argument("--sizes", help="MB of text to count within the budget", default="286,900")
     parser.add_argument("--bomb", type=float, help="GB of text in a small file", default=1.0)
-    smoke = {"only": "nearest", "limits": "512,32", "cold": "", "sizes": "", "bomb": 0.01}
+    parser.add_argument("--large", type=float, help="size of the large inputs, as a share; 0: none", default=1.0)
+    smoke = {"only": "nearest", "limits": "512,32", "cold": "", "sizes": "", "bomb": 0.01, "large": 0.001}
     options = parse_arguments(parser, corpus=write_corpus, **smoke)
 
     shutil.rmtree(work_folder() / "limits", ignore_errors=True)
@@ -311,17 +393,22 @@ def main() -> None:
     bomb = make_bomb(options.bomb) if options.bomb else None
     if bomb is not None:
         texts["bomb"] = check_budget(bomb)
+    large = {}
+    if options.large:
+        make_large(work_folder() / "limits" / "large", options.large)
+        large = {case: check_large(case, work_folder() / "limits" / "large") for case in LARGE}
     shutil.rmtree(work_folder() / "limits")
 
-    parts = {**found, **{f"{verb}, cold": part for verb, part in found_cold.items()}, **texts}
+    parts = {**found, **{f"{verb}, cold": part for verb, part in found_cold.items()}, **texts, **large}
     wrong = [f"{name}: {line}" for name, part in parts.items() for line in part.pop("wrong")]
-    cases = len(verbs) * len(limits) + len(found_cold) * len(cold) + len(texts)
+    cases = len(verbs) * len(limits) + len(found_cold) * len(cold) + len(texts) + len(large)
     result = {
         "handled": f"{cases - len(wrong)} of {cases}",
         "kind": Group.kind,
         "limits_mib": limits,
         "verbs": found,
         "cold": found_cold,
+        "large": large,
         "budget": {
             "memory": BUDGET,
             "promised_bytes": PROMISED_BYTES,
