@@ -14,7 +14,7 @@ import swivel
 from swivel.cli import cli
 from swivel.counts import Matrix
 from swivel.errors import MissingExtra, StorageError
-from swivel.runtime.progress import SilentProgress
+from swivel.runtime.progress import Progress
 from swivel.runtime.tensorboard import TensorboardProgress
 from swivel.training.loop import TrainingMetrics
 from swivel.training.objective import Loss
@@ -22,7 +22,7 @@ from swivel.training.objective import Loss
 NAMES = {"loss/all", "loss/observed", "loss/unobserved", "learning rate", "cells per second"}
 
 
-class MeasureRecorder(SilentProgress):
+class MeasureRecorder(Progress):
     def __init__(self) -> None:
         self.points: list[tuple[int, Mapping[str, float]]] = []
         self.lines: list[str] = []

@@ -149,10 +149,10 @@ import os, signal, sys
 from pathlib import Path
 from swivel.config import TrainConfig, result_settings
 from swivel.counts import open_matrix
-from swivel.runtime.progress import SilentProgress
+from swivel.runtime.progress import Progress
 from swivel.training.loop import train_matrix
 
-class Killing(SilentProgress):
+class Killing(Progress):
     rounds = 0
     def begin(self, job, total, unit):
         return self

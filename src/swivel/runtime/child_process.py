@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 
 from swivel.errors import SwivelError, first_line
 from swivel.runtime.parallel import take_short_turns
-from swivel.runtime.progress import Progress, SilentProgress, Task, warnings_as_messages
+from swivel.runtime.progress import Progress, Task, warnings_as_messages
 
 Result = TypeVar("Result")
 
@@ -178,7 +178,7 @@ def _as_sendable(error: Exception) -> Exception:
     return SwivelError(f"{type(error).__name__}: {first_line(error)}")
 
 
-class SentProgress(SilentProgress):
+class SentProgress(Progress):
     """Progress, and values before the result, that are sent to the parent process."""
 
     def __init__(self, connection: Connection) -> None:
