@@ -44,7 +44,7 @@ MEASURES = (
 )
 
 
-class Clock(Progress):
+class Clock(Progress, Task):
     """When how many cells were done, on the clock that the parent shares."""
 
     def __init__(self) -> None:

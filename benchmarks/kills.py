@@ -72,7 +72,7 @@ class Audited(AsyncExecutor):
         self.audits, self.blocks = self.audits + 1, self.blocks + len(told)
 
 
-class Beats(Progress):
+class Beats(Progress, Task):
     """Says that the first step is done."""
 
     def begin(self, job: str, total: float | None, unit: str) -> Task:

@@ -43,7 +43,7 @@ class Audited(AsyncExecutor):
         self.reported += [(epoch, block) for block in blocks]
 
 
-class Watching(Progress):
+class Watching(Progress, Task):
     """Calls a function with the number of finished strips, and records notes and messages."""
 
     def __init__(self, call: Callable[[int], None] = lambda done: None) -> None:

@@ -266,7 +266,7 @@ def test_abbreviations_fit_the_compiled_tokenizer() -> None:
     assert all(word.isascii() and word.islower() and 1 < len(word) <= 7 and "k" not in word for word in ABBREVIATIONS)
 
 
-class Recorder(Progress):
+class Recorder(Progress, Task):
     """Progress that adds the reported amounts."""
 
     def begin(self, job: str, total: float | None, unit: str) -> Task:

@@ -239,7 +239,7 @@ def test_the_estimate_is_announced_and_checked_against_the_free_disk(
 
 
 def test_progress_is_reported_in_cells() -> None:
-    class Adding(Progress):
+    class Adding(Progress, Task):
         total = 0.0
         done = 0.0
 

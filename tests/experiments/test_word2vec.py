@@ -49,7 +49,7 @@ TEXTS = make_texts()
 VOCABULARY = Vocabulary([f"w{n}" for n in range(WORDS)])
 
 
-class ProgressSum(Progress):
+class ProgressSum(Progress, Task):
     """Sums up the reported progress."""
 
     def __init__(self) -> None:

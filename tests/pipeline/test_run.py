@@ -32,7 +32,7 @@ LINES = ["the cat sat on the mat", "the dog sat on the log", "a cat and a dog", 
 QUICK: dict[str, Any] = {"dim": 4, "epochs": 2, "backend": "cpu", "dtype": "float32"}
 
 
-class Interrupting(MessageRecorder):
+class Interrupting(MessageRecorder, Task):
     """Sends Ctrl-C to this process after so many rounds of training."""
 
     def __init__(self, after: int) -> None:

@@ -32,7 +32,7 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))
 
 
-class Recorded(Progress):
+class Recorded(Progress, Task):
     """Progress that records all events."""
 
     def __init__(self) -> None:

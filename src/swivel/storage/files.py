@@ -19,31 +19,22 @@ from swivel.storage.temporary import remove_leftovers, remove_tree, temporary_pa
 
 def flush(path: Path) -> None:
     """Wait until a file, or the entries of a folder, are stored on disk."""
-    if path.is_dir():
-        _flush_folder(path)
-        return
-
+    is_folder = path.is_dir()
     try:
-        handle = os.open(path, os.O_RDWR)  # Windows only flushes files that are open for writing.
-    except PermissionError:
+        # Windows only flushes files that are open for writing, and cannot open folders.
+        handle = os.open(path, os.O_RDONLY if is_folder else os.O_RDWR)
+    except OSError as error:
+        if is_folder:
+            return
+        if not isinstance(error, PermissionError):
+            raise
         handle = os.open(path, os.O_RDONLY)
-
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _flush_folder(path: Path) -> None:
-    try:
-        handle = os.open(path, os.O_RDONLY)
-    except OSError:
-        return  # Windows cannot open folders.
 
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):  # not supported by the file system
+        # File systems may not support it for folders.
+        if not is_folder or error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
             raise
     finally:
         os.close(handle)

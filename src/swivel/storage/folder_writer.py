@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
@@ -25,7 +25,6 @@ from swivel.storage.temporary import remove_file, writing
 _LINES_PER_WRITE = 1 << 16
 
 
-@dataclass(slots=True)
 class FolderWriter:
     """Writer of a result folder: write the parts, then call `finish` to write the manifest.
 
@@ -40,9 +39,10 @@ class FolderWriter:
     [0, 1, 2]
     """
 
-    path: Path
-    stage: str
-    _parts: dict[str, Part] = field(default_factory=dict)
+    def __init__(self, path: Path, stage: str) -> None:
+        self.path = path
+        self.stage = stage
+        self._parts: dict[str, Part] = {}
 
     def write_lines(self, name: str, lines: Iterable[str]) -> None:
         """Write lines of text as the part `name`, in UTF-8."""

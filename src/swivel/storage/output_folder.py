@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,12 @@ from swivel.storage.lock import refuse_locked
 from swivel.storage.overlap import refuse_foreign, refuse_overlap
 
 
-@dataclass(frozen=True, slots=True)
 class OutputFolder:
     """Where a command puts its result: a folder, or memory if `path` is None."""
 
-    path: Path | None
-    options: RunOptions
+    def __init__(self, path: Path | None, options: RunOptions) -> None:
+        self.path = path
+        self.options = options
 
     def has_result(self, stage: str, provenance: Mapping[str, Any], *, is_comparable: bool = True) -> bool:
         """Return whether the folder holds the result of exactly these inputs and settings.

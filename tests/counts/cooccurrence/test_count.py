@@ -163,7 +163,7 @@ def test_a_small_memory_budget_gives_the_same_files(tmp_path: Path) -> None:
     config = CountConfig(window=5)
     messages: list[str] = []
 
-    class Listener(Progress):
+    class Listener(Progress, Task):
         done = 0.0
 
         def begin(self, job: str, total: float | None, unit: str) -> Task:

@@ -155,7 +155,7 @@ def test_a_job_on_a_device_reports_progress_and_writes_the_same_files(tmp_path: 
     messages: list[str] = []
     advances: list[float] = []
 
-    class DeviceListener(Progress):
+    class DeviceListener(Progress, Task):
         def begin(self, job: str, total: float | None, unit: str) -> Task:
             assert (job, total, unit) == ("counting", int((ids < GAP).sum()), "tokens")
             return self
