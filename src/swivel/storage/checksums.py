@@ -32,20 +32,21 @@ def limit_threads(threads: int) -> None:
 
 def digest_file(path: Path) -> str:
     """Return the checksum of a file."""
+    return _digest(lambda start: digest_range(path, start, PIECE_BYTES), path.stat().st_size)
 
-    def digest_piece(start: int) -> bytes:
-        digest = hashlib.sha256()
-        stop = start + PIECE_BYTES
-        # One buffer per piece, so that memory does not depend on the size of the file.
-        buffer = np.empty(_READ_BYTES, np.uint8).data
-        with path.open("rb", buffering=0) as file:
-            file.seek(start)
-            while start < stop and (read := file.readinto(buffer[: stop - start])):
-                digest.update(buffer[:read])
-                start += read
-        return digest.digest()
 
-    return _digest(digest_piece, path.stat().st_size)
+def digest_range(path: Path, start: int, size: int) -> bytes:
+    """Return the SHA-256 digest of up to `size` bytes of a file."""
+    digest = hashlib.sha256()
+    stop = start + size
+    # One buffer per range, so that memory does not depend on the size of the file.
+    buffer = np.empty(_READ_BYTES, np.uint8).data
+    with path.open("rb", buffering=0) as file:
+        file.seek(start)
+        while start < stop and (read := file.readinto(buffer[: stop - start])):
+            digest.update(buffer[:read])
+            start += read
+    return digest.digest()
 
 
 def digest_array(values: NDArray[Any]) -> str:
