@@ -37,7 +37,7 @@ from swivel.reports.run_summary import (
 )
 from swivel.runtime.child_process import ChildProcess
 from swivel.runtime.progress import Stopwatch, track
-from swivel.storage import read_manifest
+from swivel.storage.manifest import read_manifest
 from swivel.training.objective import Objective, column_offsets, loss_and_gradient, observed_losses, row_offsets
 from swivel.vectors import Vectors, VectorTable
 

@@ -72,7 +72,7 @@ def test_curves_end_at_the_last_step_with_a_decreasing_learning_rate(planted: Ma
 
 
 def test_measured_losses_equal_those_of_the_epoch(planted: Matrix, tmp_path: Path) -> None:
-    from swivel.storage import read_manifest
+    from swivel.storage.manifest import read_manifest
 
     recorder = MeasureRecorder()
     options = swivel.RunOptions(progress=recorder, threads=1)

@@ -29,8 +29,9 @@ from swivel.counts.block_layout import Ints, Layout
 from swivel.counts.matrix import Matrix, MatrixContents
 from swivel.counts.shards import FILES, CellArrays, open_cells
 from swivel.errors import DamagedFolder, StorageError, VocabularyError
-from swivel.storage import REMEDY, Folder, FolderWriter, create_folder, fingerprint, open_folder
 from swivel.storage.checksums import digest_bytes
+from swivel.storage.folder_writer import FolderWriter, create_folder
+from swivel.storage.manifest import REMEDY, Folder, fingerprint, open_folder
 from swivel.storage.npy import npy_bytes
 
 STAGE = "matrix"

@@ -7,7 +7,6 @@ the time. A process has an interpreter of its own.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import pickle
 import socket
@@ -30,7 +29,6 @@ MAIN = (
     "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
     "from swivel.runtime.child_process import serve_calls; serve_calls({})"
 )
-
 
 PROGRESS = "progress of this process"  # stands for a progress in the arguments of a call
 
@@ -98,7 +96,7 @@ class ChildCall(Generic[Result]):
 
         `check` is called after every event, `receive` with the values that the function sends before its result.
         """
-        tasks: dict[int, Task] = {}  # that have begun and not ended
+        tasks: dict[int, Task] = {}  # that have begun and not ended, by the id of the task that reports them
         try:
             while True:
                 event, *values = self._receive()
@@ -183,18 +181,16 @@ class SentProgress(Progress):
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._numbers = itertools.count()
 
     def begin(self, job: str, total: float | None, unit: str) -> Task:
         """Send the event and return a task that sends its reports."""
-        task = _SentTask(self._connection, next(self._numbers))
-        self._connection.send(("begin", task.number, job, total, unit))
+        task = _SentTask(self._connection)
+        self._connection.send(("begin", id(task), job, total, unit))
         return task
 
     def end(self, task: Task) -> None:
         """Send the event."""
-        assert isinstance(task, _SentTask)
-        self._connection.send(("end", task.number))
+        self._connection.send(("end", id(task)))
 
     def message(self, text: str) -> None:
         """Send the event."""
@@ -206,9 +202,8 @@ class SentProgress(Progress):
 
 
 class _SentTask(Task):
-    def __init__(self, connection: Connection, number: int) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self.number = number
 
     def advance(self, amount: float = 1, note: str = "") -> None:
-        self._connection.send(("advance", self.number, amount, note))
+        self._connection.send(("advance", id(self), amount, note))

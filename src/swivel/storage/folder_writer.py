@@ -30,7 +30,7 @@ class FolderWriter:
 
     >>> import tempfile
     >>> import numpy as np
-    >>> from swivel.storage import open_folder
+    >>> from swivel.storage.manifest import open_folder
     >>> with tempfile.TemporaryDirectory() as parent:
     ...     with create_folder(Path(parent) / "new", "example") as folder:
     ...         folder.write_array("numbers.npy", np.arange(3))

@@ -10,10 +10,11 @@ from typing import Any
 
 from swivel.errors import FolderExists, clear_errors
 from swivel.runtime.options import RunOptions
-from swivel.storage import MANIFEST, hold_folder, read_manifest, scratch_folder, sweep_folder
 from swivel.storage.checksums import limit_threads
-from swivel.storage.lock import refuse_locked
+from swivel.storage.lock import hold_folder, refuse_locked, sweep_folder
+from swivel.storage.manifest import MANIFEST, read_manifest
 from swivel.storage.overlap import refuse_foreign, refuse_overlap
+from swivel.storage.temporary import scratch_folder
 
 
 class OutputFolder:
