@@ -35,7 +35,7 @@ import safetensors.numpy
 from faults import FAULTS, Control
 from swivel.errors import StorageError
 from swivel.counts import open_matrix
-from swivel.storage.folder_writer import create_folder
+from swivel.storage.files import create_folder
 from swivel.storage.manifest import open_folder
 
 home = Path(sys.argv[1])

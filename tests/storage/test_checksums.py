@@ -14,7 +14,7 @@ from swivel.errors import DamagedFolder
 from swivel.runtime.options import RunOptions
 from swivel.storage import checksums
 from swivel.storage.checksums import digest_array, digest_file
-from swivel.storage.folder_writer import create_folder
+from swivel.storage.files import create_folder
 from swivel.storage.manifest import MANIFEST, open_folder
 from swivel.storage.output_folder import output_folder
 

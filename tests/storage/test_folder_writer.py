@@ -22,8 +22,7 @@ from swivel.errors import DamagedFolder, FolderExists, StorageError, UnfinishedF
 from swivel.runtime.options import RunOptions
 from swivel.storage import files
 from swivel.storage import manifest as manifests
-from swivel.storage.files import flush, write_file
-from swivel.storage.folder_writer import create_folder
+from swivel.storage.files import create_folder, flush, write_file
 from swivel.storage.lock import LOCK
 from swivel.storage.manifest import MANIFEST, fingerprint, open_array, open_folder
 from swivel.storage.npy import ArrayAppender, create_array

@@ -20,7 +20,7 @@ from swivel.errors import FolderExists, FolderLocked, StorageError
 from swivel.runtime.options import RunOptions
 from swivel.storage import lock as lock_module
 from swivel.storage import temporary
-from swivel.storage.folder_writer import create_folder
+from swivel.storage.files import create_folder
 from swivel.storage.lock import LOCK, FolderLock, hold_folder, lock_file, refuse_locked, sweep_folder
 from swivel.storage.manifest import open_folder
 from swivel.storage.output_folder import output_folder
@@ -28,7 +28,7 @@ from swivel.storage.temporary import scratch_folder
 
 HOLDER = """
 import sys
-from swivel.storage.folder_writer import create_folder
+from swivel.storage.files import create_folder
 with create_folder(sys.argv[1], "example"):
     print("held", flush=True)
     sys.stdin.read()

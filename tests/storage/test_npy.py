@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from swivel.errors import StorageError
-from swivel.storage.folder_writer import create_folder
+from swivel.storage.files import create_folder
 from swivel.storage.manifest import open_array
 from swivel.storage.npy import ArrayAppender, create_array, random_reads, read_ahead
 

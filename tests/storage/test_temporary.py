@@ -13,8 +13,15 @@ import numpy as np
 import pytest
 
 from swivel.errors import FolderExists, StorageError
-from swivel.storage.files import build_folder, create_file, create_pair, place_folder, write_arrays, write_file
-from swivel.storage.folder_writer import create_folder
+from swivel.storage.files import (
+    build_folder,
+    create_file,
+    create_folder,
+    create_pair,
+    place_folder,
+    write_arrays,
+    write_file,
+)
 from swivel.storage.lock import hold_folder, sweep_folder
 from swivel.storage.temporary import find_leftovers, is_temporary, scratch_folder, temporary_path
 

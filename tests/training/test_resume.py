@@ -184,7 +184,7 @@ def test_killed_and_resumed_equals_uninterrupted(planted: Matrix, tmp_path: Path
 
 KILL_WHILE_SAVING = """
 import os, signal
-from swivel.storage.folder_writer import FolderWriter
+from swivel.storage.files import FolderWriter
 
 finish = FolderWriter.finish
 

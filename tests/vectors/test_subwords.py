@@ -159,7 +159,7 @@ def test_ngrams_are_saved_copied_and_rotated_with_the_vectors(planted: Vectors, 
 
 
 def test_a_folder_without_the_settings_of_its_ngrams_is_damaged(planted: Vectors, tmp_path: Path) -> None:
-    from swivel.storage.folder_writer import create_folder
+    from swivel.storage.files import create_folder
     from swivel.storage.manifest import read_manifest
     from swivel.vectors.folder import write_vectors
 

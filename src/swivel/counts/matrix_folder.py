@@ -30,7 +30,7 @@ from swivel.counts.matrix import Matrix, MatrixContents
 from swivel.counts.shards import FILES, CellArrays, open_cells
 from swivel.errors import DamagedFolder, StorageError, VocabularyError
 from swivel.storage.checksums import digest_bytes
-from swivel.storage.folder_writer import FolderWriter, create_folder
+from swivel.storage.files import FolderWriter, create_folder
 from swivel.storage.manifest import REMEDY, Folder, fingerprint, open_folder
 from swivel.storage.npy import npy_bytes
 

@@ -40,7 +40,7 @@ from swivel.pipeline.settings import TextCounting, check_names, given, settings_
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Progress, track
-from swivel.storage.folder_writer import create_folder
+from swivel.storage.files import create_folder
 from swivel.storage.manifest import fingerprint
 from swivel.storage.output_folder import output_folder
 from swivel.storage.temporary import scratch_folder

@@ -166,8 +166,7 @@ def create_display(*, in_notebook: bool = False) -> Any:
             if self._cell is not None:
                 self._cell.update(self._draw(), raw=True)
 
-        def stop(self) -> None:
-            self.refresh()  # without the bars, which were removed
+        stop = refresh  # without the bars, which were removed
 
         def _draw(self) -> dict[str, str]:
             self._drawn_at = time.monotonic()

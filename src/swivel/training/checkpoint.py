@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from swivel.errors import DamagedFolder, FolderExists, StorageError, clear_errors
 from swivel.runtime.progress import SILENT, Progress
-from swivel.storage.folder_writer import create_folder
+from swivel.storage.files import create_folder
 from swivel.storage.lock import LOCK, sweep_folder
 from swivel.storage.manifest import MANIFEST, Folder, fingerprint, open_folder
 from swivel.storage.temporary import is_temporary, remove_tree

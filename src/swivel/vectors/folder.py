@@ -18,7 +18,7 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, DamagedFolder, VocabularyError, clear_errors
 from swivel.runtime.control_characters import escape_controls
 from swivel.storage.checksums import digest_array
-from swivel.storage.folder_writer import FolderWriter
+from swivel.storage.files import FolderWriter
 from swivel.storage.manifest import REMEDY, Folder, describe_damage, open_folder
 from swivel.storage.safetensors import map_tensors
 from swivel.vectors.search import Floats
