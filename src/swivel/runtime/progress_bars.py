@@ -66,7 +66,7 @@ class BarProgress(Progress):
         self._create_display = create_display
         self._delay_seconds = delay_seconds
         self._display: Any = None
-        self._timer: threading.Timer | None = None
+        self._timer: Any = None
         self._lock = threading.Lock()
 
     def begin(self, job: str, total: float | None, unit: str) -> Task:
@@ -88,8 +88,6 @@ class BarProgress(Progress):
     def end(self, task: Any) -> None:
         """Remove the bar, and the display with the last bar."""
         with self._lock:
-            if self._display is None or self._timer is None:
-                return
             self._display.remove_task(task.number)
             if not self._display.tasks:
                 self._timer.cancel()
@@ -125,9 +123,17 @@ def format_rate(speed: float | None, unit: str) -> str:
     return f"{speed:.1f} {unit}/s"
 
 
+def _open_console(in_notebook: bool) -> Any:
+    from rich.console import Console
+
+    if not in_notebook:
+        return Console(stderr=True)
+    # Kernels ask for colors, which not every front end shows.
+    return Console(file=io.StringIO(), width=100, force_jupyter=False, force_terminal=False)
+
+
 def create_display(*, in_notebook: bool = False) -> Any:
     """Return bars of rich, on standard error or in the output of a notebook cell; they disappear at the end."""
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
     from rich.table import Column
     from rich.text import Text
@@ -174,7 +180,6 @@ def create_display(*, in_notebook: bool = False) -> Any:
                 self.console.print(*self.get_renderables(), sep="\n")
             return {"text/plain": text.get()}
 
-    console = Console(file=io.StringIO(), width=100, force_jupyter=False) if in_notebook else Console(stderr=True)
     return (CellBars if in_notebook else BarsWithNotes)(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24, table_column=Column(no_wrap=True)),
@@ -182,7 +187,7 @@ def create_display(*, in_notebook: bool = False) -> Any:
         Rate(table_column=Column(no_wrap=True)),
         TimeRemainingColumn(table_column=Column(no_wrap=True)),
         TextColumn("left"),
-        console=console,
+        console=_open_console(in_notebook),
         transient=True,
         speed_estimate_period=20,
     )
