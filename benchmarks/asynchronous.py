@@ -29,7 +29,7 @@ from swivel.config import TrainConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix
 from swivel.runtime.options import ClusterConfig, RunOptions
-from swivel.runtime.progress import SilentProgress, Task
+from swivel.runtime.progress import Progress, Task
 from swivel.training.loop import train_matrix
 
 MEASURES = (
@@ -44,7 +44,7 @@ MEASURES = (
 )
 
 
-class Clock(SilentProgress):
+class Clock(Progress, Task):
     """When how many cells were done, on the clock that the parent shares."""
 
     def __init__(self) -> None:

@@ -146,7 +146,7 @@ class TrainingClock(ForwardingProgress):
             self.seconds = time.perf_counter() - self._started
 
 
-class PrintedTask:
+class PrintedTask(Task):
     """Prints the state of a task, twice a minute."""
 
     def __init__(self, job: str, total: float | None) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 import swivel
 from common import keep, make_parser, parse_arguments, plain_corpus, work_folder, write_corpus, write_sets
-from swivel.storage import read_manifest
+from swivel.storage.manifest import read_manifest
 
 MEASURES = (
     "swivel.training.distributed.async_executor",

@@ -27,7 +27,7 @@ from swivel.config import TrainConfig
 from swivel.counts import open_matrix
 from swivel.errors import StorageError, SwivelError
 from swivel.runtime.options import RunOptions
-from swivel.runtime.progress import SilentProgress
+from swivel.runtime.progress import Progress
 from swivel.storage.manifest import read_manifest
 from swivel.training.loop import train_matrix
 from swivel.vectors import load
@@ -56,7 +56,7 @@ SMALL: dict[str, Any] = {"dim": 5, "epochs": 3, "backend": "reference", "dtype":
 FLIPPED_BITS = (0, 5)
 
 
-class Heard(SilentProgress):
+class Heard(Progress):
     """Keeps what is said."""
 
     def __init__(self) -> None:

@@ -31,7 +31,7 @@ from swivel.config import TrainConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix
 from swivel.runtime.options import ClusterConfig
-from swivel.runtime.progress import SilentProgress, Task
+from swivel.runtime.progress import Progress, Task
 from swivel.training.backends import Step
 from swivel.training.distributed.async_executor import AsyncExecutor
 from swivel.training.executor import CompletedSteps
@@ -72,7 +72,7 @@ class Audited(AsyncExecutor):
         self.audits, self.blocks = self.audits + 1, self.blocks + len(told)
 
 
-class Beats(SilentProgress):
+class Beats(Progress, Task):
     """Says that the first step is done."""
 
     def begin(self, job: str, total: float | None, unit: str) -> Task:

@@ -40,7 +40,7 @@ import scipy.sparse
 import containers
 from common import keep, make_parser, parse_arguments, plain_corpus, work_folder, write_corpus
 from containers import VERBS, make_inputs
-from swivel.storage import MANIFEST
+from swivel.storage.manifest import MANIFEST
 from verb_runs import last_line, read_without_times
 
 MEASURES = ("swivel.cli", "swivel.corpus", "swivel.counts", "swivel.pipeline", "swivel.runtime", "swivel.training")

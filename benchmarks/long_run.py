@@ -34,7 +34,7 @@ from common import keep, make_parser, parse_arguments, work_folder
 from swivel.config import TrainConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix
-from swivel.runtime.progress import SilentProgress
+from swivel.runtime.progress import Progress
 from swivel.training.executor import Executor, LocalExecutor
 from swivel.training.loop import train_matrix
 
@@ -54,7 +54,7 @@ RANKS = 2
 KINDS = ("alone", "traced", "ranks")
 
 
-class Watch(SilentProgress):
+class Watch(Progress):
     """Writes down, every so many steps, what this process holds."""
 
     def __init__(self, folder: Path, steps: int) -> None:

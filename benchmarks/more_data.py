@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 import swivel
 from common import SHARED, keep, make_parser, parse_arguments, write_text
-from swivel.storage import read_manifest
+from swivel.storage.manifest import read_manifest
 
 MEASURES = ("swivel.training.initialization", "swivel.counts.matrix_sum")
 NEIGHBOURS, LEAST_COSINE, LARGEST_SHARE = 10, 0.9, 1 / 3

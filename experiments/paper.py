@@ -44,7 +44,7 @@ from swivel.evaluation import (
 from swivel.evaluation.rules import HALVES
 from swivel.pipeline.settings import settings_of
 from swivel.runtime.options import RunOptions
-from swivel.storage import read_manifest
+from swivel.storage.manifest import read_manifest
 from swivel.vectors import Vectors, VectorTable
 
 ABOUT = {

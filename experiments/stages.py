@@ -22,7 +22,7 @@ from swivel.cli.terminal import CommandProgress
 from swivel.errors import SwivelError
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT
-from swivel.storage import write_file
+from swivel.storage.files import write_file
 
 MEASURES = "measures.json"
 

@@ -29,7 +29,7 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts.importers.import_config import ImportConfig
 from swivel.evaluation.datasets import AnalogySet, CategorySet, SimilaritySet, TestSet, find_sets, read_set
 from swivel.runtime.resources import parse_bytes
-from swivel.storage import open_array
+from swivel.storage.manifest import open_array
 from swivel.vectors import parse_expression
 
 TEXT = (

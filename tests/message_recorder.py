@@ -1,9 +1,9 @@
 """A progress object for tests that records messages."""
 
-from swivel.runtime.progress import SilentProgress
+from swivel.runtime.progress import Progress
 
 
-class MessageRecorder(SilentProgress):
+class MessageRecorder(Progress):
     """Keeps all messages in `lines` and shows nothing."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from swivel.config import TrainConfig
 from swivel.counts import open_matrix
 from swivel.runtime.options import ClusterConfig
-from swivel.runtime.progress import SilentProgress, Task
+from swivel.runtime.progress import Progress, Task
 from swivel.training.backends import Step
 from swivel.training.distributed.async_executor import AsyncExecutor
 from swivel.training.executor import CompletedSteps
@@ -43,7 +43,7 @@ class Audited(AsyncExecutor):
         self.reported += [(epoch, block) for block in blocks]
 
 
-class Watching(SilentProgress):
+class Watching(Progress, Task):
     """Calls a function with the number of finished strips, and records notes and messages."""
 
     def __init__(self, call: Callable[[int], None] = lambda done: None) -> None:

@@ -15,12 +15,12 @@ from rotation_runs import plain_triton
 from swivel.config import TrainConfig
 from swivel.counts import open_matrix
 from swivel.errors import Diverged
-from swivel.runtime.progress import SilentProgress
+from swivel.runtime.progress import Progress, Task
 from swivel.training.distributed.ring import RingExecutor
 from swivel.training.loop import train_matrix
 
 
-class Stopping(SilentProgress):
+class Stopping(Progress, Task):
     """Sends SIGINT to one rank after a number of rounds."""
 
     def __init__(self, rounds: int, rank: int) -> None:
@@ -40,7 +40,7 @@ def run_job(job: dict[str, Any], folder: Path) -> dict[str, Any] | None:
     executor = RingExecutor()
     home = folder if executor.is_leader else folder / str(executor.rank)
     home.mkdir(parents=True, exist_ok=True)
-    progress = Stopping(*job["stop"]) if "stop" in job else SilentProgress()
+    progress = Stopping(*job["stop"]) if "stop" in job else Progress()
     matrix = open_matrix(job["matrix"])
     config = TrainConfig(**job["config"])
 

@@ -37,7 +37,9 @@ from swivel.errors import FolderLocked
 from swivel.pipeline import train_job as making
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import ForwardingProgress, Task
-from swivel.storage import MANIFEST, FolderLock, create_folder
+from swivel.storage.files import create_folder
+from swivel.storage.lock import FolderLock
+from swivel.storage.manifest import MANIFEST
 from swivel.training.checkpoint import remove_checkpoints
 from swivel.vectors import load
 

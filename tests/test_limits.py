@@ -30,7 +30,7 @@ from swivel.errors import MemoryBudgetError, StorageError
 from swivel.runtime import resources
 from swivel.runtime.estimates import NUMBA_MEMORY, TORCH_MEMORY, ResourceEstimate, check_libraries
 from swivel.runtime.options import RunOptions
-from swivel.runtime.progress import SilentProgress
+from swivel.runtime.progress import Progress
 from swivel.runtime.resources import free_memory
 from swivel.training.loop import train_matrix
 from swivel.training.schedule import block_order, block_starts
@@ -43,7 +43,7 @@ MIB, GIB = 2**20, 2**30
 linux = pytest.mark.skipif(sys.platform != "linux", reason="limits of a process are Linux's")
 
 
-class Heard(SilentProgress):
+class Heard(Progress):
     def __init__(self) -> None:
         self.lines: list[str] = []
 

@@ -18,13 +18,13 @@ import pytest
 
 from swivel.config import TrainConfig
 from swivel.counts import Matrix
-from swivel.runtime.progress import SilentProgress
+from swivel.runtime.progress import Progress
 from swivel.training.loop import train_matrix
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc says what a process holds")
 
 
-class Watch(SilentProgress):
+class Watch(Progress):
     """Open file handles, threads and files of the run, some times an epoch."""
 
     def __init__(self, folder: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 import swivel
 from swivel.cli import main
 from swivel.errors import SwivelError
-from swivel.storage import create_folder
+from swivel.storage.files import create_folder
 
 LINES = ["the king and the queen", "a man and a woman", "the king is a man", "the queen is a woman"] * 5
 _VERSION = 0x20080522  # of the structures of capget and capset

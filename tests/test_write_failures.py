@@ -16,7 +16,7 @@ import pytest
 
 from swivel.counts import open_matrix
 from swivel.errors import StorageError
-from swivel.storage import create_array
+from swivel.storage.npy import create_array
 
 ROOT = Path(__file__).parent.parent
 BENCHMARKS = ROOT / "benchmarks"
@@ -35,7 +35,8 @@ import safetensors.numpy
 from faults import FAULTS, Control
 from swivel.errors import StorageError
 from swivel.counts import open_matrix
-from swivel.storage import create_folder, open_folder
+from swivel.storage.files import create_folder
+from swivel.storage.manifest import open_folder
 
 home = Path(sys.argv[1])
 control, target = Control(home / "control"), home / "case" / "new"

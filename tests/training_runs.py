@@ -18,7 +18,7 @@ from swivel.training.backends import choose_backend
 from swivel.training.loop import TrainingResult, train_matrix
 
 
-class RunRecorder(MessageRecorder):
+class RunRecorder(MessageRecorder, Task):
     """Records messages, the notes of rounds and the number of cells; sends a signal after a number of notes."""
 
     def __init__(self, after: int = -1, number: int = signal.SIGINT) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 import swivel
 from swivel.pipeline.demo import CELLS, SMALLEST, STEPS_PER_OCTAVE, WORDS
-from swivel.storage import write_file
+from swivel.storage.files import write_file
 
 HERE = Path(__file__).resolve().parent.parent / "src" / "swivel" / "data"
 

@@ -27,7 +27,7 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError
 from swivel.pipeline.train import train
 from swivel.runtime.progress_bars import format_rate
-from swivel.storage import read_manifest
+from swivel.storage.manifest import read_manifest
 from swivel.training import executor as workers
 from swivel.training.backends import BackendSettings, create_backend
 from swivel.training.checkpoint import CheckpointStore

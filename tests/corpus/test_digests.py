@@ -19,7 +19,7 @@ from swivel.corpus.digests import SOURCES, digest_files
 from swivel.errors import CorpusError, FolderExists
 from swivel.pipeline.count import count
 from swivel.runtime.progress import SILENT
-from swivel.storage import read_manifest, seal
+from swivel.storage.manifest import read_manifest, seal
 
 TEXT = "the cat sat on the mat\n" * 9
 

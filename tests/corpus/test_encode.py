@@ -17,7 +17,7 @@ from swivel.corpus import BREAK, GAP, Texts
 from swivel.corpus.character_classes import ABBREVIATIONS, build_rules, kind_of
 from swivel.corpus.encoded_corpus import EncodedCorpus, encode_corpus
 from swivel.corpus.vocabulary import Vocabulary, choose_tokens
-from swivel.runtime.progress import SilentProgress, Task
+from swivel.runtime.progress import Progress, Task
 
 NASTY = [
     *"\r\n\0\x0b\x1c\x1f\x85\u00a0\u2028\u2029\u3000\t  ",
@@ -266,7 +266,7 @@ def test_abbreviations_fit_the_compiled_tokenizer() -> None:
     assert all(word.isascii() and word.islower() and 1 < len(word) <= 7 and "k" not in word for word in ABBREVIATIONS)
 
 
-class Recorder(SilentProgress):
+class Recorder(Progress, Task):
     """Progress that adds the reported amounts."""
 
     def begin(self, job: str, total: float | None, unit: str) -> Task:

@@ -18,7 +18,7 @@ from swivel.errors import ConfigError, CountsError, FolderExists, MemoryBudgetEr
 from swivel.pipeline.add import add
 from swivel.pipeline.count import count
 from swivel.runtime.options import RunOptions
-from swivel.runtime.progress import SilentProgress, Task
+from swivel.runtime.progress import Progress, Task
 
 CELL_FILES = ("offsets.npy", "positions.npy", "counts.npy", "row_sums.npy", "column_sums.npy", "rows.txt")
 COLUMNS = ("symmetric", "directional", "bands", "directional-bands")
@@ -228,7 +228,7 @@ def test_the_estimate_is_announced_and_checked_against_the_free_disk(
 ) -> None:
     one, two = (count([text], tmp_path / text[0], min_count=1) for text in ("a b a c", "b c b"))
     messages: list[str] = []
-    monkeypatch.setattr(SilentProgress, "message", lambda self, text: messages.append(text))
+    monkeypatch.setattr(Progress, "message", lambda self, text: messages.append(text))
     add(one, two, out=tmp_path / "sum")
     assert any(line.startswith("about ") and line.endswith("for adding") for line in messages)
     monkeypatch.setattr("swivel.runtime.estimates.free_disk", lambda path: 8)
@@ -239,7 +239,7 @@ def test_the_estimate_is_announced_and_checked_against_the_free_disk(
 
 
 def test_progress_is_reported_in_cells() -> None:
-    class Adding(SilentProgress):
+    class Adding(Progress, Task):
         total = 0.0
         done = 0.0
 

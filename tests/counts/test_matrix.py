@@ -18,7 +18,7 @@ from swivel.counts import block_layout as matrix_layout
 from swivel.counts.block_layout import Layout, block_count_for, block_length, choose_layout
 from swivel.counts.matrix_folder import MatrixFolder
 from swivel.errors import CountsError, DamagedFolder, MemoryBudgetError, StorageError, UnfinishedFolder, UnknownToken
-from swivel.storage import seal, unseal
+from swivel.storage.manifest import seal, unseal
 
 
 def make_vocabulary(size: int, letter: str = "w") -> Vocabulary:

@@ -14,7 +14,7 @@ from experiments.stages import MEASURES, Measure, Stages, run_in_process
 from swivel.errors import ConfigError, SwivelError
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT
-from swivel.storage import create_folder
+from swivel.storage.files import create_folder
 
 QUIET = RunOptions(threads=3, progress=SILENT)
 

@@ -22,7 +22,7 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import VocabularyError
 from swivel.pipeline.count import count
 from swivel.runtime.options import RunOptions
-from swivel.runtime.progress import SilentProgress, Task
+from swivel.runtime.progress import Progress, Task
 from swivel.vectors import Vectors
 
 GROUPS = 4
@@ -49,7 +49,7 @@ TEXTS = make_texts()
 VOCABULARY = Vocabulary([f"w{n}" for n in range(WORDS)])
 
 
-class ProgressSum(SilentProgress):
+class ProgressSum(Progress, Task):
     """Sums up the reported progress."""
 
     def __init__(self) -> None:

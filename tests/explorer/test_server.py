@@ -80,7 +80,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_matrix_of_the_same_run_is_found(tmp_path: Path) -> None:
-    from swivel.storage import create_folder
+    from swivel.storage.files import create_folder
     from swivel.vectors.folder import STAGE, write_vectors
 
     matrix = build_matrix(tmp_path / "run" / "matrix")
@@ -94,7 +94,7 @@ def test_the_matrix_of_the_same_run_is_found(tmp_path: Path) -> None:
 
 
 def test_a_damaged_or_foreign_matrix_beside_the_vectors_is_ignored(tmp_path: Path) -> None:
-    from swivel.storage import create_folder
+    from swivel.storage.files import create_folder
     from swivel.vectors.folder import STAGE, write_vectors
 
     build_matrix(tmp_path / "matrix")

@@ -26,7 +26,7 @@ from swivel.pipeline.info import describe_folder
 from swivel.pipeline.run import run
 from swivel.pipeline.train import train
 from swivel.runtime.options import RunOptions
-from swivel.storage import MANIFEST, read_manifest, seal, unseal
+from swivel.storage.manifest import MANIFEST, read_manifest, seal, unseal
 from swivel.training.fold_in import fold_in
 from swivel.vectors import Vectors, combine_vectors, load, recover_axes
 

@@ -25,14 +25,14 @@ from swivel.pipeline.run import run
 from swivel.pipeline.train import train
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Task
-from swivel.storage import read_manifest
+from swivel.storage.manifest import read_manifest
 from swivel.vectors import Vectors
 
 LINES = ["the cat sat on the mat", "the dog sat on the log", "a cat and a dog", "the mat and the log"] * 3
 QUICK: dict[str, Any] = {"dim": 4, "epochs": 2, "backend": "cpu", "dtype": "float32"}
 
 
-class Interrupting(MessageRecorder):
+class Interrupting(MessageRecorder, Task):
     """Sends Ctrl-C to this process after so many rounds of training."""
 
     def __init__(self, after: int) -> None:

@@ -21,7 +21,7 @@ from swivel.pipeline.train import TUNING, fit_sparse
 from swivel.pipeline.tune import Trial, Tuning
 from swivel.recommender import Recommender
 from swivel.runtime.options import RunOptions
-from swivel.storage import read_manifest, seal
+from swivel.storage.manifest import read_manifest, seal
 
 
 def make_cells(rows: int = 80, columns: int = 40) -> list[tuple[str, str, int]]:

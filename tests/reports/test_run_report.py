@@ -37,7 +37,7 @@ from swivel.reports.run_summary import (
 )
 from swivel.runtime.child_process import ChildProcess
 from swivel.runtime.progress import Stopwatch, track
-from swivel.storage import read_manifest
+from swivel.storage.manifest import read_manifest
 from swivel.training.objective import Objective, column_offsets, loss_and_gradient, observed_losses, row_offsets
 from swivel.vectors import Vectors, VectorTable
 
@@ -437,9 +437,9 @@ def test_bars_show_losses_speed_and_time_left_in_80_columns() -> None:
 
     from rich.console import Console
 
-    from swivel.runtime.progress_bars import create_terminal_display
+    from swivel.runtime.progress_bars import create_display
 
-    display = create_terminal_display()
+    display = create_display()
     display.add_task("training", total=100, completed=40, unit="cells", note="epoch 12/20, loss 0.0421 (observed 0.5)")
     screen = StringIO()
     console = Console(file=screen, width=80)

@@ -19,7 +19,7 @@ from swivel.corpus import read_in_process
 from swivel.corpus.encoded_corpus import encode_corpus
 from swivel.errors import CorpusError, SwivelError, SwivelWarning
 from swivel.runtime.child_process import PROGRESS, ChildProcess, SentProgress, call_in_process, can_start_processes
-from swivel.runtime.progress import SILENT, Progress, SilentProgress, Task
+from swivel.runtime.progress import SILENT, Progress, Task
 
 pytestmark = pytest.mark.skipif(not can_start_processes(), reason="needs POSIX")
 
@@ -32,7 +32,7 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))
 
 
-class Recorded(SilentProgress):
+class Recorded(Progress, Task):
     """Progress that records all events."""
 
     def __init__(self) -> None:

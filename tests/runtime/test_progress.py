@@ -8,16 +8,18 @@ import pty
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from swivel.runtime import progress_bars
 from swivel.runtime.options import RunOptions
-from swivel.runtime.progress import SILENT, Progress, SilentProgress, Task, track
-from swivel.runtime.progress_bars import BarProgress, NotebookDisplay, choose_progress
+from swivel.runtime.progress import SILENT, Progress, Task, track
+from swivel.runtime.progress_bars import BarProgress, choose_progress, create_display
 
 
-class Recorder(SilentProgress):
+class Recorder(Progress):
     def __init__(self) -> None:
         self.events: list[tuple[object, ...]] = []
 
@@ -73,6 +75,7 @@ def run_on_terminal(code: str) -> str:
 
 JOB = """
 import time
+from swivel.runtime import progress_bars
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import track
 with track(RunOptions({arguments}).progress, "counting", 10, "tokens") as task:
@@ -109,42 +112,41 @@ def test_of_several_ranks_only_the_first_draws(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(os, "isatty", lambda number: True)
     for name in ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.setenv(name, "2")
-    for rank, kind in (("0", BarProgress), ("1", SilentProgress)):
+    for rank, kind in (("0", BarProgress), ("1", Progress)):
         monkeypatch.setenv("RANK", rank)
         assert type(choose_progress()) is kind
 
 
-class FakeDisplay(NotebookDisplay):
-    """Records what a notebook would show."""
+class Cell(threading.Event):
+    """Records what a notebook would show, in place of the module IPython.display and of its handle."""
 
     def __init__(self) -> None:
         super().__init__()
         self.drawings: list[str] = []
-        self.is_shown = threading.Event()
 
-    def start(self) -> None:
-        self._handle = self
-        self.is_shown.set()
+    def display(self, data: dict[str, str], *, raw: bool, display_id: bool) -> Cell:
+        self.set()
+        return self
 
-    def update(self, *arguments: Any, **named: Any) -> None:
-        if named.pop("raw", False):
-            self.drawings.append(arguments[0]["text/html"])
-        else:
-            self._drawn_at = 0.0  # draw every time
-            super().update(*arguments, **named)
+    def update(self, data: dict[str, str], *, raw: bool) -> None:
+        self.drawings.append(data["text/plain"])
 
 
-def test_a_notebook_shows_bars_and_removes_them_at_the_end() -> None:
-    display = FakeDisplay()
-    progress = BarProgress(lambda: display, delay_seconds=0.01)
+def test_a_notebook_shows_bars_and_removes_them_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = Cell()
+    monkeypatch.setitem(sys.modules, "IPython", cast(Any, SimpleNamespace(display=cell)))
+    monkeypatch.setitem(sys.modules, "IPython.display", cast(Any, cell))
+    monkeypatch.setattr(progress_bars, "_SECONDS_PER_DRAWING", 0.0)
+    progress = BarProgress(lambda: create_display(in_notebook=True), delay_seconds=0.01)
     with track(progress, "read <ing>", 10, "tokens") as outer:
-        assert display.is_shown.wait(30)
+        assert cell.wait(30)
         outer.advance(5, "half & more")
         with track(progress, "inner", None, "lines"):
             outer.advance(0)
 
-    half, both, nothing = display.drawings
-    assert '<progress value="5" max="10"></progress> read &lt;ing&gt;: 50 %' in half
-    assert "half &amp; more" in half
-    assert both.count("<div>") == 2
-    assert nothing == ""
+    half, _, both, nothing = cell.drawings  # The second one shows that a bar was added.
+    assert "read <ing> ━" in half
+    assert " 50%" in half
+    assert "half & more" in half
+    assert "inner" in both
+    assert nothing.strip() == ""

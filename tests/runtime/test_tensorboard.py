@@ -14,7 +14,7 @@ import swivel
 from swivel.cli import cli
 from swivel.counts import Matrix
 from swivel.errors import MissingExtra, StorageError
-from swivel.runtime.progress import SilentProgress
+from swivel.runtime.progress import Progress
 from swivel.runtime.tensorboard import TensorboardProgress
 from swivel.training.loop import TrainingMetrics
 from swivel.training.objective import Loss
@@ -22,7 +22,7 @@ from swivel.training.objective import Loss
 NAMES = {"loss/all", "loss/observed", "loss/unobserved", "learning rate", "cells per second"}
 
 
-class MeasureRecorder(SilentProgress):
+class MeasureRecorder(Progress):
     def __init__(self) -> None:
         self.points: list[tuple[int, Mapping[str, float]]] = []
         self.lines: list[str] = []
@@ -72,7 +72,7 @@ def test_curves_end_at_the_last_step_with_a_decreasing_learning_rate(planted: Ma
 
 
 def test_measured_losses_equal_those_of_the_epoch(planted: Matrix, tmp_path: Path) -> None:
-    from swivel.storage import read_manifest
+    from swivel.storage.manifest import read_manifest
 
     recorder = MeasureRecorder()
     options = swivel.RunOptions(progress=recorder, threads=1)

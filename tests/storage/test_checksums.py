@@ -12,8 +12,10 @@ import pytest
 
 from swivel.errors import DamagedFolder
 from swivel.runtime.options import RunOptions
-from swivel.storage import MANIFEST, checksums, create_folder, open_folder
+from swivel.storage import checksums
 from swivel.storage.checksums import digest_array, digest_file
+from swivel.storage.files import create_folder
+from swivel.storage.manifest import MANIFEST, open_folder
 from swivel.storage.output_folder import output_folder
 
 PIECE = 1000

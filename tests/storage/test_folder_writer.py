@@ -20,24 +20,14 @@ from safetensors.numpy import load_file, save_file
 from swivel.config import TrainConfig
 from swivel.errors import DamagedFolder, FolderExists, StorageError, UnfinishedFolder
 from swivel.runtime.options import RunOptions
-from swivel.storage import (
-    MANIFEST,
-    ArrayAppender,
-    create_array,
-    create_folder,
-    files,
-    fingerprint,
-    flush,
-    open_array,
-    open_folder,
-    remove_file,
-    remove_tree,
-    scratch_folder,
-    write_file,
-)
+from swivel.storage import files
 from swivel.storage import manifest as manifests
+from swivel.storage.files import create_folder, flush, write_file
 from swivel.storage.lock import LOCK
+from swivel.storage.manifest import MANIFEST, fingerprint, open_array, open_folder
+from swivel.storage.npy import ArrayAppender, create_array
 from swivel.storage.output_folder import output_folder
+from swivel.storage.temporary import remove_file, remove_tree, scratch_folder
 
 
 def make_folder(path: Path, *, overwrite: bool = False, value: int = 1) -> Path:

@@ -16,25 +16,19 @@ from pathlib import Path
 
 import pytest
 
-from swivel import storage
 from swivel.errors import FolderExists, FolderLocked, StorageError
 from swivel.runtime.options import RunOptions
-from swivel.storage import (
-    FolderLock,
-    create_folder,
-    hold_folder,
-    open_folder,
-    scratch_folder,
-    sweep_folder,
-    temporary,
-)
 from swivel.storage import lock as lock_module
-from swivel.storage.lock import LOCK, lock_file, refuse_locked
+from swivel.storage import temporary
+from swivel.storage.files import create_folder
+from swivel.storage.lock import LOCK, FolderLock, hold_folder, lock_file, refuse_locked, sweep_folder
+from swivel.storage.manifest import open_folder
 from swivel.storage.output_folder import output_folder
+from swivel.storage.temporary import scratch_folder
 
 HOLDER = """
 import sys
-from swivel.storage import create_folder
+from swivel.storage.files import create_folder
 with create_folder(sys.argv[1], "example"):
     print("held", flush=True)
     sys.stdin.read()
@@ -301,7 +295,7 @@ def leave_scratch(folder: Path) -> None:
 
 def test_scratch_folders_of_dead_processes_are_removed_even_if_their_id_is_reused(tmp_path: Path) -> None:
     leave_scratch(tmp_path)
-    with hold_folder(tmp_path), storage.scratch_folder(tmp_path) as own, create_folder(tmp_path, "example"):
+    with hold_folder(tmp_path), scratch_folder(tmp_path) as own, create_folder(tmp_path, "example"):
         assert {file.name for file in tmp_path.iterdir()} == {LOCK, own.name}
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from swivel.errors import FolderExists, StorageError
-from swivel.storage import build_folder, create_file, files, place_folder, write_arrays
+from swivel.storage import files
+from swivel.storage.files import build_folder, create_file, place_folder, write_arrays
 
 
 def test_a_file_is_renamed_when_the_block_ends(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from click.testing import CliRunner
 import swivel
 from swivel.cli import cli
 from swivel.errors import ConfigError, FolderExists, StorageError
-from swivel.storage import create_folder, read_manifest, write_file
+from swivel.storage.files import create_folder, write_file
+from swivel.storage.manifest import read_manifest
 from swivel.storage.overlap import is_own_file, is_own_folder, refuse_overlap
 from swivel.storage.temporary import scratch_folder
 from swivel.training.checkpoint import CheckpointStore, TrainingState

@@ -13,17 +13,16 @@ import numpy as np
 import pytest
 
 from swivel.errors import FolderExists, StorageError
-from swivel.storage import (
+from swivel.storage.files import (
     build_folder,
     create_file,
     create_folder,
     create_pair,
-    hold_folder,
     place_folder,
-    sweep_folder,
     write_arrays,
     write_file,
 )
+from swivel.storage.lock import hold_folder, sweep_folder
 from swivel.storage.temporary import find_leftovers, is_temporary, scratch_folder, temporary_path
 
 

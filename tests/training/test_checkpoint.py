@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from message_recorder import MessageRecorder
 from swivel.errors import FolderExists, FolderLocked
-from swivel.storage import FolderLock, seal, unseal
+from swivel.storage.lock import FolderLock
+from swivel.storage.manifest import seal, unseal
 from swivel.training.checkpoint import (
     SLOTS,
     Checkpoint,

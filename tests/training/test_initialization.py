@@ -22,7 +22,7 @@ from swivel.pipeline.count import count
 from swivel.pipeline.run import run
 from swivel.pipeline.train import train
 from swivel.runtime.options import RunOptions
-from swivel.storage import MANIFEST, read_manifest
+from swivel.storage.manifest import MANIFEST, read_manifest
 from swivel.training.initialization import fewer_epochs, find_start, make_arrays
 from swivel.training.objective import Objective, loss_and_gradient
 from swivel.training.schedule import default_epochs

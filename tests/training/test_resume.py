@@ -19,7 +19,7 @@ import pytest
 from swivel.config import TrainConfig
 from swivel.counts import Matrix
 from swivel.errors import Diverged, TrainingError
-from swivel.storage import seal, unseal
+from swivel.storage.manifest import seal, unseal
 from swivel.training.checkpoint import SLOTS, CheckpointStore
 from swivel.training.loop import run_provenance
 from training_runs import RunRecorder, bits, train
@@ -149,10 +149,10 @@ import os, signal, sys
 from pathlib import Path
 from swivel.config import TrainConfig, result_settings
 from swivel.counts import open_matrix
-from swivel.runtime.progress import SilentProgress
+from swivel.runtime.progress import Progress
 from swivel.training.loop import train_matrix
 
-class Killing(SilentProgress):
+class Killing(Progress):
     rounds = 0
     def begin(self, job, total, unit):
         return self
@@ -184,7 +184,7 @@ def test_killed_and_resumed_equals_uninterrupted(planted: Matrix, tmp_path: Path
 
 KILL_WHILE_SAVING = """
 import os, signal
-from swivel.storage import FolderWriter
+from swivel.storage.files import FolderWriter
 
 finish = FolderWriter.finish
 

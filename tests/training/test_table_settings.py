@@ -18,7 +18,7 @@ from message_recorder import MessageRecorder
 from swivel.config import TrainConfig, stage_config
 from swivel.errors import ConfigError
 from swivel.reports.run_summary import find_fit, summarize_run
-from swivel.storage import read_manifest
+from swivel.storage.manifest import read_manifest
 from swivel.training import table_settings
 from swivel.training.fold_in import fold_in
 from swivel.training.table_settings import (

@@ -159,7 +159,8 @@ def test_ngrams_are_saved_copied_and_rotated_with_the_vectors(planted: Vectors, 
 
 
 def test_a_folder_without_the_settings_of_its_ngrams_is_damaged(planted: Vectors, tmp_path: Path) -> None:
-    from swivel.storage import create_folder, read_manifest
+    from swivel.storage.files import create_folder
+    from swivel.storage.manifest import read_manifest
     from swivel.vectors.folder import write_vectors
 
     with create_folder(tmp_path / "v", "vectors") as folder:

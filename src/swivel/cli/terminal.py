@@ -15,7 +15,7 @@ from typing import Any
 from swivel.cli.flags import translate
 from swivel.runtime.control_characters import CONTROL, escape_controls
 from swivel.runtime.progress import Task
-from swivel.runtime.progress_bars import BarProgress, create_terminal_display, describe_work
+from swivel.runtime.progress_bars import BarProgress, create_display, describe_work
 
 SECONDS_PER_LINE = 60  # of a log
 
@@ -128,7 +128,7 @@ def _wrap(stream: Any, number: int, *, has_results: bool) -> io.TextIOWrapper:
     )
 
 
-class LogLines:
+class LogLines(Task):
     """A task without a terminal: prints one line per minute, for logs."""
 
     def __init__(self, job: str, total: float | None, unit: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -159,7 +159,7 @@ class CommandProgress(BarProgress):
     """Draws bars at once if standard error is a terminal, and prints messages there."""
 
     def __init__(self) -> None:
-        super().__init__(create_terminal_display, delay_seconds=0)
+        super().__init__(create_display, delay_seconds=0)
         self._is_terminal = sys.stderr.isatty()
 
     def begin(self, job: str, total: float | None, unit: str) -> Task:

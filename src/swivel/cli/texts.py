@@ -26,7 +26,7 @@ from swivel.errors import ConfigError
 from swivel.pipeline.settings import given
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
-from swivel.storage import create_file, write_file
+from swivel.storage.files import create_file, write_file
 from swivel.storage.npy import write_array
 from swivel.storage.overlap import check_output_file
 from swivel.vectors.text_encoder import SMOOTHING, find_tokenizer

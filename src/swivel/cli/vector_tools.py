@@ -17,7 +17,7 @@ from swivel.cli.render import align_table, show
 from swivel.cli.terminal import print_result, shown
 from swivel.errors import ConfigError
 from swivel.runtime.options import RunOptions
-from swivel.storage import read_manifest
+from swivel.storage.manifest import read_manifest
 from swivel.storage.overlap import refuse_overlap
 from swivel.vectors import Vectors, comparison, formats
 from swivel.vectors.formats import find_vectors

@@ -18,11 +18,11 @@ from typing import Any
 from swivel.errors import CorpusError, StorageError, clear_errors
 from swivel.runtime.parallel import map_in_order
 from swivel.runtime.progress import Progress, track
-from swivel.storage import read_manifest
+from swivel.storage.checksums import digest_range
+from swivel.storage.manifest import read_manifest
 
 SOURCES = "sources"  # key of the digests in the facts of a manifest
 _CHUNK_BYTES = 64 << 20  # hashed by one thread; the digest of a file is that of the digests of its chunks
-_READ_BYTES = 1 << 20
 _COARSE_NS = 2 * 10**9  # With the coarsest times (FAT), a file may change for so long without another time.
 
 # By full path: what this process has computed or found in a manifest, of files that had not just changed.
@@ -106,15 +106,5 @@ def _compute_digests(files: dict[str, FileDigest], threads: int, progress: Progr
 
 def _digest_chunk(chunk: tuple[str, int]) -> bytes:
     path, start = chunk
-    digest = hashlib.sha256()
-    left = _CHUNK_BYTES
-
-    with clear_errors(path, CorpusError), Path(path).open("rb", buffering=0) as file:
-        file.seek(start)
-        while left > 0:
-            data = file.read(min(left, _READ_BYTES))
-            if not data:
-                break
-            digest.update(data)
-            left -= len(data)
-    return digest.digest()
+    with clear_errors(path, CorpusError):
+        return digest_range(Path(path), start, _CHUNK_BYTES)

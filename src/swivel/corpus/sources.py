@@ -23,7 +23,7 @@ from swivel.corpus.digests import FileDigest, digest_files, full_path
 from swivel.errors import IS_TEXT_HINT, CorpusError, clear_errors
 from swivel.runtime.progress import SILENT, Progress
 from swivel.runtime.resources import count_cores
-from swivel.storage import fingerprint
+from swivel.storage.manifest import fingerprint
 from swivel.storage.overlap import identify, is_own_file, is_own_folder
 
 STDIN = Path("-")

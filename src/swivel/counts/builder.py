@@ -24,8 +24,9 @@ from swivel.counts.matrix_folder import STAGE, adopt_cells, finish_folder, open_
 from swivel.counts.shards import CellArrays, RunFiles, make_piece, merge_runs, shard_ranges, sum_cells
 from swivel.errors import CountsError, MemoryBudgetError
 from swivel.runtime.parallel import map_in_order
-from swivel.storage import FolderWriter, create_folder, scratch_folder
+from swivel.storage.files import FolderWriter, create_folder
 from swivel.storage.manifest import to_json
+from swivel.storage.temporary import scratch_folder
 
 STORED_BYTES = 8  # per cell, on disk
 # Memory per cell while a buffer is sorted: up to two copies of keys and units, and the order of the keys.

@@ -29,9 +29,9 @@ from swivel.counts.block_layout import Ints, Layout
 from swivel.counts.matrix import Matrix, MatrixContents
 from swivel.counts.shards import FILES, CellArrays, open_cells
 from swivel.errors import DamagedFolder, StorageError, VocabularyError
-from swivel.storage import REMEDY, Folder, FolderWriter, create_folder, open_folder
 from swivel.storage.checksums import digest_bytes
-from swivel.storage.manifest import fingerprint_parts
+from swivel.storage.files import FolderWriter, create_folder
+from swivel.storage.manifest import REMEDY, Folder, fingerprint, open_folder
 from swivel.storage.npy import npy_bytes
 
 STAGE = "matrix"
@@ -178,7 +178,7 @@ def fingerprint_contents(contents: MatrixContents) -> str:
     for name, vocabulary in vocabularies.items():
         if vocabulary is not None:
             parts[name] = digest_bytes("".join(f"{line}\n" for line in vocabulary.to_lines()).encode())
-    return fingerprint_parts(parts)
+    return fingerprint(parts)
 
 
 def open_matrix(path: str | Path) -> Matrix:

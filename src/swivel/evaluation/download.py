@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from swivel.errors import EvaluationError, StorageError, missing_extra
 from swivel.runtime.progress import SILENT, Progress
-from swivel.storage import scratch_folder, write_file
+from swivel.storage.files import write_file
+from swivel.storage.temporary import scratch_folder
 
 if TYPE_CHECKING:
     from pooch import Pooch

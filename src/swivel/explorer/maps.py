@@ -27,7 +27,8 @@ from swivel.explorer.limits import MAX_POINTS
 from swivel.explorer.models import View
 from swivel.runtime.child_process import SentProgress, call_in_process, can_start_processes
 from swivel.runtime.progress import SILENT
-from swivel.storage import fingerprint, open_array, write_file
+from swivel.storage.files import write_file
+from swivel.storage.manifest import fingerprint, open_array
 from swivel.vectors.projection import (
     UMAP,
     Show,

@@ -21,7 +21,7 @@ from swivel.reports.plots.map_plot import PALETTE
 from swivel.runtime.control_characters import escape_controls
 from swivel.runtime.progress import Progress, track
 from swivel.runtime.progress_bars import choose_progress
-from swivel.storage import write_file
+from swivel.storage.files import write_file
 from swivel.vectors import Vectors
 from swivel.vectors.projection import compute_umap
 from swivel.vectors.search import Floats

@@ -13,7 +13,7 @@ from swivel._version import __version__
 from swivel.corpus.digests import SOURCES
 from swivel.errors import StorageError
 from swivel.runtime.resources import count_cores, format_bytes, free_memory
-from swivel.storage import MANIFEST, Folder, open_folder, read_manifest
+from swivel.storage.manifest import MANIFEST, Folder, open_folder, read_manifest
 
 AGES = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
 MAX_NAMES = 10  # of input files

@@ -14,7 +14,7 @@ from swivel.runtime.child_process import ChildCall, ChildProcess, ProcessEnded
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT, Stopwatch
 from swivel.runtime.resources import is_leading
-from swivel.storage import MANIFEST
+from swivel.storage.manifest import MANIFEST
 from swivel.storage.overlap import refuse_foreign
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ from swivel.runtime.numbers import plural
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT, track
 from swivel.runtime.resources import find_rank
-from swivel.storage import MANIFEST, fingerprint, read_manifest, seal, unseal, write_file
-from swivel.storage.manifest import read_record
+from swivel.storage.files import write_file
+from swivel.storage.manifest import MANIFEST, fingerprint, read_manifest, read_record, seal, unseal
 from swivel.training.table_settings import drop_empty, find_weight_decay, is_table
 
 VERSION = 2  # of the search, in the identity of its record

@@ -33,7 +33,7 @@ from swivel.reports.run_summary import BANDS, RunSummary, find_fit, summarize_ru
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Stopwatch
 from swivel.runtime.resources import count_cores, is_leading
-from swivel.storage import write_file
+from swivel.storage.files import write_file
 from swivel.vectors import Vectors, load
 
 REPORT = "report.html"

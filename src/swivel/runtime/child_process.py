@@ -7,7 +7,6 @@ the time. A process has an interpreter of its own.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import pickle
 import socket
@@ -21,7 +20,7 @@ from typing import Any, Generic, TypeVar
 
 from swivel.errors import SwivelError, first_line
 from swivel.runtime.parallel import take_short_turns
-from swivel.runtime.progress import Progress, SilentProgress, Task, warnings_as_messages
+from swivel.runtime.progress import Progress, Task, warnings_as_messages
 
 Result = TypeVar("Result")
 
@@ -30,7 +29,6 @@ MAIN = (
     "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
     "from swivel.runtime.child_process import serve_calls; serve_calls({})"
 )
-
 
 PROGRESS = "progress of this process"  # stands for a progress in the arguments of a call
 
@@ -98,7 +96,7 @@ class ChildCall(Generic[Result]):
 
         `check` is called after every event, `receive` with the values that the function sends before its result.
         """
-        tasks: dict[int, Task] = {}  # that have begun and not ended
+        tasks: dict[int, Task] = {}  # that have begun and not ended, by the id of the task that reports them
         try:
             while True:
                 event, *values = self._receive()
@@ -178,23 +176,21 @@ def _as_sendable(error: Exception) -> Exception:
     return SwivelError(f"{type(error).__name__}: {first_line(error)}")
 
 
-class SentProgress(SilentProgress):
+class SentProgress(Progress):
     """Progress, and values before the result, that are sent to the parent process."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._numbers = itertools.count()
 
     def begin(self, job: str, total: float | None, unit: str) -> Task:
         """Send the event and return a task that sends its reports."""
-        task = _SentTask(self._connection, next(self._numbers))
-        self._connection.send(("begin", task.number, job, total, unit))
+        task = _SentTask(self._connection)
+        self._connection.send(("begin", id(task), job, total, unit))
         return task
 
     def end(self, task: Task) -> None:
         """Send the event."""
-        assert isinstance(task, _SentTask)
-        self._connection.send(("end", task.number))
+        self._connection.send(("end", id(task)))
 
     def message(self, text: str) -> None:
         """Send the event."""
@@ -206,9 +202,8 @@ class SentProgress(SilentProgress):
 
 
 class _SentTask(Task):
-    def __init__(self, connection: Connection, number: int) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self.number = number
 
     def advance(self, amount: float = 1, note: str = "") -> None:
-        self._connection.send(("advance", self.number, amount, note))
+        self._connection.send(("advance", id(self), amount, note))

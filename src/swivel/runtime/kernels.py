@@ -31,32 +31,26 @@ def njit_cached(**options: Any) -> Callable[[Any], Any]:
     def decorate(function: Any) -> Any:
         kernel = compile_function(function)
         if not _numba_config.DISABLE_JIT:
-            _enable_cache(kernel)
+            try:
+                kernel._cache = _KernelCache(function)
+            except RuntimeError:
+                _warn_without_cache("no writable folder for them")
         return kernel
 
     return decorate
-
-
-def _enable_cache(kernel: Any) -> None:
-    try:
-        kernel._cache = _open_cache(kernel.py_func)
-    except RuntimeError:
-        _warn_without_cache("no writable folder for them")
-
-
-def _open_cache(function: Any) -> _KernelCache:
-    """Return the cache of a function; raise RuntimeError if no folder is writable."""
-    folder = Path(function.__code__.co_filename).parent
-    if not (_numba_config.CACHE_DIR or os.access(folder, os.W_OK) or os.environ.get("XDG_CACHE_HOME")):
-        Path.home()  # Raises it if the home folder is unknown: numba would make a folder named "~" where we are.
-    return _KernelCache(function)
 
 
 class _KernelCache(_FunctionCache):  # type: ignore[misc]
     """The cache of a kernel, whose faults do not stop a command: files of another user, a full disk, damage."""
 
     def __init__(self, function: Any) -> None:
+        # RuntimeError says that no folder is writable. It is also raised here if the home folder is unknown: numba
+        # would make a folder named "~" where we are.
+        folder = Path(function.__code__.co_filename).parent
+        if not (_numba_config.CACHE_DIR or os.access(folder, os.W_OK) or os.environ.get("XDG_CACHE_HOME")):
+            Path.home()
         super().__init__(function)
+
         # A kernel inlines functions of other modules. By itself numba compiles a kernel again only if the kernel's own
         # file changes.
         parts = [value.py_func for value in function.__globals__.values() if hasattr(value, "py_func")]

@@ -15,7 +15,6 @@ Result = TypeVar("Result")
 
 SHORT_SECONDS = 5e-4  # of a turn
 
-
 _settings_lock = threading.Lock()  # protects _open_blocks, and the settings while they change
 _open_blocks: dict[Any, tuple[Any, int]] = {}  # function that sets a setting: its value before, and the open blocks
 
@@ -58,14 +57,6 @@ def take_short_turns() -> None:
     thread that runs Python code, such as a large import, starting a pool of 16 threads took 22 ms instead of 4 ms.
     """
     sys.setswitchinterval(min(SHORT_SECONDS, sys.getswitchinterval()))
-
-
-@contextlib.contextmanager
-def short_turns() -> Iterator[None]:
-    """Take short turns until the last of these blocks ends."""
-    with restoring(sys.getswitchinterval, sys.setswitchinterval):
-        take_short_turns()
-        yield
 
 
 def run_in_chunks(function: Callable[[slice], object], length: int, *, rows: int, threads: int) -> None:

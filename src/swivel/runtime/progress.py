@@ -1,7 +1,7 @@
 """Progress events of long jobs.
 
 Stages never print: they report to a `Progress` object. `SILENT` ignores all events, `swivel.runtime.progress_bars`
-draws bars on a terminal and in a notebook, and loggers can implement the same protocol.
+draws bars on a terminal and in a notebook, and loggers can inherit from it.
 """
 
 from __future__ import annotations
@@ -11,54 +11,39 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from swivel.errors import SwivelWarning
 
 
-class Task(Protocol):
+class Task:
     """A job whose progress is reported, with a known or unknown amount of work."""
 
     def advance(self, amount: float = 1, note: str = "") -> None:
         """Report that `amount` more units are done; `note` replaces the text beside the progress bar."""
-        return
 
 
-class Progress(Protocol):
-    """Receiver of progress events. Subclasses inherit methods that do nothing."""
+class Progress:
+    """Receiver of progress events, which ignores them; subclasses override the methods that they need."""
 
     def begin(self, job: str, total: float | None, unit: str) -> Task:
         """Start a task of `total` units; None if the total is unknown."""
+        return Task()
 
     def end(self, task: Task) -> None:
         """End a task, whether it succeeded or not."""
-        return
 
     def message(self, text: str) -> None:
         """Report one line for the user, such as an estimate, an automatic choice or a warning."""
-        return
 
     def measure(self, step: int, values: Mapping[str, float]) -> None:
         """Report values by name, measured at a training step; these are the points of curves."""
-        return
 
 
-class _SilentTask(Task):
-    """Task that ignores its reports."""
+SILENT = Progress()
 
 
-class SilentProgress(Progress):
-    """Progress that ignores all events."""
-
-    def begin(self, job: str, total: float | None, unit: str) -> Task:
-        """Return a task that ignores its reports."""
-        return _SilentTask()
-
-
-SILENT: Progress = SilentProgress()
-
-
-class ForwardingProgress:
+class ForwardingProgress(Progress):
     """Progress that forwards all events to another one; base class of those that also process them."""
 
     def __init__(self, progress: Progress = SILENT) -> None:

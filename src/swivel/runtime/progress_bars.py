@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from datetime import timedelta
-from html import escape
 from typing import Any
 
 from swivel.runtime.control_characters import escape_controls
-from swivel.runtime.progress import SILENT, Progress, SilentProgress, Task
+from swivel.runtime.progress import SILENT, Progress, Task
 from swivel.runtime.resources import is_leading
 
 DELAY_SECONDS = 1.0
@@ -32,8 +31,8 @@ def choose_progress(progress: Progress | bool | None = None) -> Progress:
     if progress is False or not is_leading():
         return SILENT
     if _is_notebook():
-        return BarProgress(NotebookDisplay)
-    return BarProgress(create_terminal_display) if os.isatty(2) else SILENT
+        return BarProgress(lambda: create_display(in_notebook=True))
+    return BarProgress(create_display) if os.isatty(2) else SILENT
 
 
 def _is_notebook() -> bool:
@@ -42,17 +41,17 @@ def _is_notebook() -> bool:
     return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
 
-@dataclass(frozen=True, slots=True)
-class _Bar:
-    display: Any
-    number: Any
+class _Bar(Task):
+    def __init__(self, display: Any, number: int) -> None:
+        self.display = display
+        self.number = number
 
     def advance(self, amount: float = 1, note: str = "") -> None:
         fields = {"note": escape_controls(note)} if note else {}
         self.display.update(self.number, advance=amount, **fields)
 
 
-class BarProgress(SilentProgress):
+class BarProgress(Progress):
     """Draws a bar for each job; the bars appear if the first of them takes longer than a delay.
 
     Parameters
@@ -67,7 +66,7 @@ class BarProgress(SilentProgress):
         self._create_display = create_display
         self._delay_seconds = delay_seconds
         self._display: Any = None
-        self._timer: threading.Timer | None = None
+        self._timer: Any = None
         self._lock = threading.Lock()
 
     def begin(self, job: str, total: float | None, unit: str) -> Task:
@@ -89,80 +88,11 @@ class BarProgress(SilentProgress):
     def end(self, task: Any) -> None:
         """Remove the bar, and the display with the last bar."""
         with self._lock:
-            if self._display is None or self._timer is None:
-                return
             self._display.remove_task(task.number)
             if not self._display.tasks:
                 self._timer.cancel()
                 self._display.stop()
                 self._display = None
-
-
-@dataclass(slots=True)
-class _NotebookTask:
-    description: str
-    total: float | None
-    unit: str
-    note: str
-    done: float = 0.0
-    started: float = field(default_factory=time.monotonic)
-
-    def __str__(self) -> str:
-        speed = self.done / max(time.monotonic() - self.started, 1e-9)
-        return f"{self.description}: {describe_work(self.done, self.total, speed, self.unit, self.note)}"
-
-    def draw_html(self) -> str:
-        bar = f'<progress value="{self.done:g}" max="{self.total:g}"></progress> ' if self.total else ""
-        return f"<div>{bar}{escape(str(self))}</div>"
-
-
-class NotebookDisplay:
-    """Bars in the output of a notebook cell. They need no widgets, so that every front end shows them."""
-
-    def __init__(self) -> None:
-        self._tasks: dict[int, _NotebookTask] = {}
-        self._handle: Any = None
-        self._drawn_at = 0.0
-
-    @property
-    def tasks(self) -> list[_NotebookTask]:
-        """The tasks that have not ended."""
-        return list(self._tasks.values())
-
-    def add_task(self, description: str, *, total: float | None, unit: str, note: str) -> int:
-        """Add a bar and return its number."""
-        number = max(self._tasks, default=0) + 1
-        self._tasks[number] = _NotebookTask(description, total, unit, note)
-        return number
-
-    def update(self, number: int, *, advance: float, note: str = "") -> None:
-        """Add to the work done, and draw the bars if the last drawing is a tenth of a second old."""
-        task = self._tasks[number]
-        task.done += advance
-        task.note = note or task.note
-        if self._handle is not None and time.monotonic() - self._drawn_at >= _SECONDS_PER_DRAWING:
-            self._handle.update(self._draw(), raw=True)
-
-    def remove_task(self, number: int) -> None:
-        """Remove a bar; it disappears with the next drawing."""
-        del self._tasks[number]
-
-    def start(self) -> None:
-        """Show the bars."""
-        import IPython.display
-
-        show: Any = IPython.display.display  # It has no types.
-        self._handle = show(self._draw(), raw=True, display_id=True)
-
-    def stop(self) -> None:
-        """Remove the bars from the output."""
-        if self._handle is not None:
-            self._handle.update(self._draw(), raw=True)
-
-    def _draw(self) -> dict[str, str]:
-        self._drawn_at = time.monotonic()
-        html = "".join(task.draw_html() for task in self.tasks)
-        return {"text/html": html, "text/plain": "\n".join(map(str, self.tasks))}
 
 
 def describe_work(done: float, total: float | None, speed: float, unit: str, note: str = "") -> str:
@@ -193,9 +123,17 @@ def format_rate(speed: float | None, unit: str) -> str:
     return f"{speed:.1f} {unit}/s"
 
 
-def create_terminal_display() -> Any:
-    """Return bars of rich on standard error, which disappear at the end."""
+def _open_console(in_notebook: bool) -> Any:
     from rich.console import Console
+
+    if not in_notebook:
+        return Console(stderr=True)
+    # Kernels ask for colors, which not every front end shows.
+    return Console(file=io.StringIO(), width=100, force_jupyter=False, force_terminal=False)
+
+
+def create_display(*, in_notebook: bool = False) -> Any:
+    """Return bars of rich, on standard error or in the output of a notebook cell; they disappear at the end."""
     from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
     from rich.table import Column
     from rich.text import Text
@@ -213,14 +151,43 @@ def create_terminal_display() -> Any:
                 if task.fields["note"]:
                     yield Text("  " + task.fields["note"], no_wrap=True, overflow="ellipsis")
 
-    return BarsWithNotes(
+    class CellBars(BarsWithNotes):
+        """Bars as text, which every front end of notebooks shows; rich itself needs widgets there."""
+
+        _cell: Any = None
+        _drawn_at = 0.0
+
+        def start(self) -> None:
+            import IPython.display
+
+            show: Any = IPython.display.display  # It has no types.
+            self._cell = show(self._draw(), raw=True, display_id=True)
+
+        def update(self, *arguments: Any, **fields: Any) -> None:
+            super().update(*arguments, **fields)
+            if time.monotonic() - self._drawn_at >= _SECONDS_PER_DRAWING:
+                self.refresh()
+
+        def refresh(self) -> None:
+            if self._cell is not None:
+                self._cell.update(self._draw(), raw=True)
+
+        stop = refresh  # without the bars, which were removed
+
+        def _draw(self) -> dict[str, str]:
+            self._drawn_at = time.monotonic()
+            with self.console.capture() as text:
+                self.console.print(*self.get_renderables(), sep="\n")
+            return {"text/plain": text.get()}
+
+    return (CellBars if in_notebook else BarsWithNotes)(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24, table_column=Column(no_wrap=True)),
         TextColumn("{task.percentage:>3.0f}%"),
         Rate(table_column=Column(no_wrap=True)),
         TimeRemainingColumn(table_column=Column(no_wrap=True)),
         TextColumn("left"),
-        console=Console(stderr=True),
+        console=_open_console(in_notebook),
         transient=True,
         speed_estimate_period=20,
     )

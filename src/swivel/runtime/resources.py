@@ -202,13 +202,11 @@ def parse_bytes(text: str, name: str = "memory") -> int:
     if match is None or match[2].lower() not in _UNITS:
         raise ConfigError(f"{name} must be a number of bytes such as 1GiB or 500MB, got {text!r}", argument=name)
 
-    exact = float(match[1]) * _UNITS[match[2].lower()]
-    if exact > _MAX_BYTES:
-        raise ConfigError(f"{name} must be less than {format_bytes(_MAX_BYTES)}, got {text[:40]!r}", argument=name)
-    size = int(exact)
-    if size <= 0:
-        raise ConfigError(f"{name} must be more than 0 bytes, got {text!r}", argument=name)
-    return size
+    size = float(match[1]) * _UNITS[match[2].lower()]
+    if not 1 <= size <= _MAX_BYTES:
+        limit = format_bytes(_MAX_BYTES)
+        raise ConfigError(f"{name} must be at least one byte and at most {limit}, got {text[:40]!r}", argument=name)
+    return int(size)
 
 
 def format_bytes(size: float) -> str:

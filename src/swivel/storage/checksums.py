@@ -32,21 +32,21 @@ def limit_threads(threads: int) -> None:
 
 def digest_file(path: Path) -> str:
     """Return the checksum of a file."""
-    size = path.stat().st_size
+    return _digest(lambda start: digest_range(path, start, PIECE_BYTES), path.stat().st_size)
 
-    def digest_piece(start: int, length: int) -> bytes:
-        digest = hashlib.sha256()
-        # One buffer per piece, so that memory does not depend on the size of the file.
-        buffer = np.empty(min(length, _READ_BYTES), np.uint8).data
-        stop = start + length
-        with path.open("rb", buffering=0) as file:
-            file.seek(start)
-            while start < stop and (read := file.readinto(buffer[: stop - start])):
-                digest.update(buffer[:read])
-                start += read
-        return digest.digest()
 
-    return _digest(digest_piece, size)
+def digest_range(path: Path, start: int, size: int) -> bytes:
+    """Return the SHA-256 digest of up to `size` bytes of a file."""
+    digest = hashlib.sha256()
+    stop = start + size
+    # One buffer per range, so that memory does not depend on the size of the file.
+    buffer = np.empty(_READ_BYTES, np.uint8).data
+    with path.open("rb", buffering=0) as file:
+        file.seek(start)
+        while start < stop and (read := file.readinto(buffer[: stop - start])):
+            digest.update(buffer[:read])
+            start += read
+    return digest.digest()
 
 
 def digest_array(values: NDArray[Any]) -> str:
@@ -62,25 +62,23 @@ def digest_bytes(*buffers: bytes | memoryview) -> str:
     """Return the checksum of the bytes of some buffers, one after the other."""
     ends = np.cumsum([len(buffer) for buffer in buffers]).tolist()
 
-    def digest_piece(start: int, length: int) -> bytes:
+    def digest_piece(start: int) -> bytes:
         digest = hashlib.sha256()
         for buffer, end in zip(buffers, ends, strict=True):
             first = end - len(buffer)
-            digest.update(buffer[max(start - first, 0) : max(start + length - first, 0)])
+            digest.update(buffer[max(start - first, 0) : max(start + PIECE_BYTES - first, 0)])
         return digest.digest()
 
     return _digest(digest_piece, ends[-1])
 
 
-def _digest(digest_piece: Callable[[int, int], bytes], size: int) -> str:
+def _digest(digest_piece: Callable[[int], bytes], size: int) -> str:
+    """Return the checksum of `size` bytes; `digest_piece` returns the digest of the piece that begins at a byte."""
     if size <= PIECE_BYTES:
-        return digest_piece(0, size).hex()
-
-    def digest_from(start: int) -> bytes:
-        return digest_piece(start, min(PIECE_BYTES, size - start))
+        return digest_piece(0).hex()
 
     # SHA-256 of one core is slower than a disk: pieces are computed side by side.
     whole = hashlib.sha256()
-    for digest in map_in_order(digest_from, range(0, size, PIECE_BYTES), threads=min(count_cores(), _limit)):
+    for digest in map_in_order(digest_piece, range(0, size, PIECE_BYTES), threads=min(count_cores(), _limit)):
         whole.update(digest)
     return PREFIX + whole.hexdigest()

@@ -42,17 +42,11 @@ if sys.platform == "win32":
             msvcrt.locking(handle, msvcrt.LK_NBLCK if is_held else msvcrt.LK_UNLCK, 1)
         finally:
             os.lseek(handle, 0, os.SEEK_SET)
-
-    def _wait_for_lock(handle: int) -> None:
-        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))  # Windows cannot lock folders.
 else:
     import fcntl
 
     def _set_lock(handle: int, is_held: bool) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB if is_held else fcntl.LOCK_UN)
-
-    def _wait_for_lock(handle: int) -> None:
-        fcntl.flock(handle, fcntl.LOCK_EX)
 
 
 def lock_file(handle: int) -> bool:
@@ -247,7 +241,7 @@ def wait_for_folder(path: Path) -> Iterator[None]:
     """Lock a folder, without a lock file, against others that rename something in it; they wait where locks exist."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
-            handle = os.open(path, os.O_RDONLY)
+            handle = os.open(path, os.O_RDONLY)  # Windows cannot open folders.
             stack.callback(os.close, handle)
-            _wait_for_lock(handle)
+            fcntl.flock(handle, fcntl.LOCK_EX)
         yield

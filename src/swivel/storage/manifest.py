@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from swivel._version import __version__
 from swivel.errors import DamagedFolder, StorageError, UnfinishedFolder, clear_errors
+from swivel.runtime.control_characters import escape_controls
 from swivel.storage.checksums import digest_file
 from swivel.storage.npy import map_array
 
@@ -50,8 +51,8 @@ class Manifest:
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the contents of all files."""
-        return fingerprint_parts({name: part.sha256 for name, part in self.parts.items()})
+        """Digest of the checksums of all files, by name."""
+        return fingerprint({name: part.sha256 for name, part in self.parts.items()})
 
 
 def fingerprint(value: Any) -> str:
@@ -59,24 +60,9 @@ def fingerprint(value: Any) -> str:
     return hashlib.sha256(json.dumps(to_json(value), sort_keys=True).encode()).hexdigest()[:16]
 
 
-def fingerprint_parts(checksums: Mapping[str, str]) -> str:
-    """Return the fingerprint of a folder from the checksums of its files."""
-    return fingerprint(dict(checksums))  # `fingerprint` sorts them.
-
-
 def to_json(value: Any) -> Any:
     """Return a dataclass as a dictionary of its fields, and any other value unchanged."""
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
-
-
-def one_line(value: object) -> str:
-    r"""Return a value as text for an error message, quoted if it contains line ends or unprintable characters.
-
-    >>> one_line("matrix"), one_line("two\nlines")
-    ('matrix', "'two\\nlines'")
-    """
-    text = str(value)
-    return text if text.isprintable() else repr(text)
 
 
 def seal(fields: Mapping[str, Any]) -> bytes:
@@ -149,7 +135,7 @@ def read_manifest(path: Path) -> Manifest:
         return Manifest(**fields)
 
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise DamagedFolder(f"{file}: not a manifest ({one_line(error)}); {REMEDY}") from error
+        raise DamagedFolder(f"{file}: not a manifest ({escape_controls(str(error))}); {REMEDY}") from error
 
 
 def _explain_missing_manifest(path: Path) -> StorageError:
@@ -171,10 +157,10 @@ def _explain_missing_manifest(path: Path) -> StorageError:
 
 def _check_format(file: Path, fields: Mapping[str, Any]) -> None:
     if fields["format"] != FORMAT_VERSION:
-        writer = one_line(fields.get("library", "another version"))
+        writer = escape_controls(str(fields.get("library", "another version")))
         raise StorageError(
-            f"{file}: format {one_line(fields['format'])} is not supported, this version of Swivel reads format "
-            f"{FORMAT_VERSION}; use the Swivel version that wrote it ({writer}), or {REMEDY}"
+            f"{file}: format {escape_controls(str(fields['format']))} is not supported, this version of Swivel reads "
+            f"format {FORMAT_VERSION}; use the Swivel version that wrote it ({writer}), or {REMEDY}"
         )
 
 
@@ -235,7 +221,10 @@ class Folder:
     @contextlib.contextmanager
     def reading(self, name: str) -> Iterator[Path]:
         """Yield the path of a part to read; if the file is gone, the error tells whether it was replaced."""
-        file = self._part(name)
+        if name not in self.manifest.parts:
+            raise DamagedFolder(f"{self.path / MANIFEST}: lists no part {name}; {REMEDY}")
+
+        file = self.path / name
         try:
             with clear_errors(file):
                 yield file
@@ -252,11 +241,6 @@ class Folder:
         """Mark all parts as verified, because this process wrote them or another process has verified them."""
         self._checked.update(self.manifest.parts)
 
-    def _part(self, name: str) -> Path:
-        if name not in self.manifest.parts:
-            raise DamagedFolder(f"{self.path / MANIFEST}: lists no part {name}; {REMEDY}")
-        return self.path / name
-
 
 def open_folder(path: str | Path, stage: str) -> Folder:
     """Open a complete folder of a stage; raise DamagedFolder if a part is missing or has the wrong size."""
@@ -264,7 +248,7 @@ def open_folder(path: str | Path, stage: str) -> Folder:
     manifest = read_manifest(path)
     if manifest.stage != stage:
         actual, expected = (
-            one_line(each) if each.endswith("s") else f"a {one_line(each)}" for each in (manifest.stage, stage)
+            each if each.endswith("s") else f"a {each}" for each in (escape_controls(manifest.stage), stage)
         )
         raise StorageError(f"{path}: a folder with {actual}, not with {expected}")
 

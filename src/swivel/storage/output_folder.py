@@ -5,24 +5,24 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from swivel.errors import FolderExists, clear_errors
 from swivel.runtime.options import RunOptions
-from swivel.storage import MANIFEST, hold_folder, read_manifest, scratch_folder, sweep_folder
 from swivel.storage.checksums import limit_threads
-from swivel.storage.lock import refuse_locked
+from swivel.storage.lock import hold_folder, refuse_locked, sweep_folder
+from swivel.storage.manifest import MANIFEST, read_manifest
 from swivel.storage.overlap import refuse_foreign, refuse_overlap
+from swivel.storage.temporary import scratch_folder
 
 
-@dataclass(frozen=True, slots=True)
 class OutputFolder:
     """Where a command puts its result: a folder, or memory if `path` is None."""
 
-    path: Path | None
-    options: RunOptions
+    def __init__(self, path: Path | None, options: RunOptions) -> None:
+        self.path = path
+        self.options = options
 
     def has_result(self, stage: str, provenance: Mapping[str, Any], *, is_comparable: bool = True) -> bool:
         """Return whether the folder holds the result of exactly these inputs and settings.

@@ -61,15 +61,10 @@ def refuse_foreign(folder: Path, stage: str) -> None:
     files = [folder / name for name in OUTPUTS.get(stage, ())]
     refuse_links(files)
     for file in files:
-        if not file.exists():
+        if not file.exists() or file.is_dir():  # Training recognizes the folders of its checkpoints.
             continue
-        if file.is_dir():
-            continue  # Training recognizes its checkpoints.
-        if file.name in _FOLDER_MARKS:
-            is_own = _has_mark(file, _FOLDER_MARKS[file.name])
-        else:
-            is_own = is_own_file(file) if file.name in _FILE_MARKS else has_own
-        if not is_own:
+        mark = _FOLDER_MARKS.get(file.name) or _FILE_MARKS.get(file.name)
+        if not (_has_mark(file, mark) if mark else has_own):
             raise FolderExists(
                 f"{file}: not written by Swivel, and would be replaced; choose another folder, or pass overwrite=True"
             )

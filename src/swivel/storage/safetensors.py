@@ -10,7 +10,6 @@ are readable by their owner only.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -44,8 +43,8 @@ def map_tensors(path: Path) -> Tensors:
         if not all(isinstance(value, str) for value in metadata.values()):
             raise ValueError("metadata that is not text")
 
-        matrices = {name: _view(data[start:], entry) for name, entry in header.items() if _is_matrix(entry)}
         _check_offsets(header, len(data) - start)
+        matrices = {name: _view(data[start:], entry) for name, entry in header.items() if _is_matrix(entry)}
         others = tuple(name for name in header if name not in matrices)
     except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"a header that does not describe tensors: {error}") from error
@@ -94,14 +93,13 @@ def _is_matrix(entry: Mapping[str, Any]) -> bool:
 
 
 def _view(data: NDArray[np.uint8], entry: Mapping[str, Any]) -> NDArray[Any]:
-    """Return one tensor as a view of the data section, after checking its offsets."""
+    """Return one tensor, whose offsets are in the data section, as a view of it; raise ValueError for a wrong shape."""
     dtype = np.dtype(_DTYPES[entry["dtype"]])
     rows, columns = (int(size) for size in entry["shape"])
     start, stop = (int(offset) for offset in entry["data_offsets"])
 
-    is_inside = min(rows, columns) >= 0 and 0 <= start <= stop <= len(data)
-    if not is_inside or stop - start != dtype.itemsize * math.prod((rows, columns)):
-        raise ValueError(f"shape ({rows}, {columns}) at bytes {start} to {stop} of {len(data)}")
+    if min(rows, columns) < 0 or stop - start != dtype.itemsize * rows * columns:
+        raise ValueError(f"shape ({rows}, {columns}) at bytes {start} to {stop}")
 
     # The safetensors library pads its header to 8 bytes, but other writers may not, and matrix products on unaligned
     # addresses are slow.

@@ -25,7 +25,7 @@ from swivel.config import NATURAL, POSITIVE_INT, check_fields, config_field
 from swivel.corpus.vocabulary import Vocabulary, escape
 from swivel.errors import ConfigError
 from swivel.runtime.estimates import check_memory
-from swivel.storage import write_file
+from swivel.storage.files import write_file
 from swivel.vectors import Vectors, VectorTable, shared_words
 from swivel.vectors.formats import as_vectors
 from swivel.vectors.search import LABEL_BYTES

@@ -16,15 +16,10 @@ from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, DamagedFolder, VocabularyError, clear_errors
-from swivel.storage import (
-    REMEDY,
-    Folder,
-    FolderWriter,
-    describe_damage,
-    digest_array,
-    one_line,
-    open_folder,
-)
+from swivel.runtime.control_characters import escape_controls
+from swivel.storage.checksums import digest_array
+from swivel.storage.files import FolderWriter
+from swivel.storage.manifest import REMEDY, Folder, describe_damage, open_folder
 from swivel.storage.safetensors import map_tensors
 from swivel.vectors.search import Floats
 from swivel.vectors.subwords import Subwords
@@ -182,7 +177,7 @@ def _map_tensors(file: Path) -> Mapping[str, Floats]:
         not_float32 = [name for name, values in tensors.matrices.items() if values.dtype != np.float32]
         unexpected = [*tensors.others, *not_float32]
         if unexpected:
-            raise ValueError(f"{one_line(unexpected[0])} is not one")
+            raise ValueError(f"{escape_controls(unexpected[0])} is not one")
     except ValueError as error:
         raise DamagedFolder(f"{file}: not a safetensors file of float32 matrices ({error}); {REMEDY}") from error
 

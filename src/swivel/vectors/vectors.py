@@ -16,7 +16,7 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, FolderExists, MissingExtra, UnknownToken
 from swivel.runtime.notebook import draw_html
 from swivel.runtime.options import RunOptions
-from swivel.storage import create_folder
+from swivel.storage.files import create_folder
 from swivel.storage.overlap import is_own_folder
 from swivel.vectors.align import fit_rotation
 from swivel.vectors.expressions import Query, as_tokens, explain_zero, resolve_query

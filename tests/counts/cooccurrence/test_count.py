@@ -31,7 +31,7 @@ from swivel.counts.cooccurrence import count_plan as planning
 from swivel.counts.cooccurrence.windows import part_names, window_unit, window_weights
 from swivel.errors import CountsError, FolderExists, MemoryBudgetError, StorageError
 from swivel.runtime.options import RunOptions
-from swivel.runtime.progress import SILENT, SilentProgress, Task
+from swivel.runtime.progress import SILENT, Progress, Task
 
 WORDS = 7
 
@@ -163,7 +163,7 @@ def test_a_small_memory_budget_gives_the_same_files(tmp_path: Path) -> None:
     config = CountConfig(window=5)
     messages: list[str] = []
 
-    class Listener(SilentProgress):
+    class Listener(Progress, Task):
         done = 0.0
 
         def begin(self, job: str, total: float | None, unit: str) -> Task:

@@ -40,7 +40,7 @@ from swivel.counts.cooccurrence.gpu.counter import warm_up
 from swivel.counts.cooccurrence.gpu.device_plan import estimate_pairs, make_rules, share_memory, split_shards
 from swivel.counts.cooccurrence.windows import window_weights
 from swivel.errors import ConfigError, CountsError, MemoryBudgetError, MissingExtra
-from swivel.runtime.progress import SilentProgress, Task
+from swivel.runtime.progress import Progress, Task
 
 
 @pytest.fixture(autouse=True)
@@ -155,7 +155,7 @@ def test_a_job_on_a_device_reports_progress_and_writes_the_same_files(tmp_path: 
     messages: list[str] = []
     advances: list[float] = []
 
-    class DeviceListener(SilentProgress):
+    class DeviceListener(Progress, Task):
         def begin(self, job: str, total: float | None, unit: str) -> Task:
             assert (job, total, unit) == ("counting", int((ids < GAP).sum()), "tokens")
             return self

@@ -27,7 +27,7 @@ from swivel.counts.cooccurrence import cluster_count as counting
 from swivel.counts.cooccurrence.cluster_count import cut_groups
 from swivel.errors import ClusterError, ConfigError, CorpusError, CountsError, MemoryBudgetError, VocabularyError
 from swivel.runtime import ray as connecting
-from swivel.runtime.progress import SilentProgress
+from swivel.runtime.progress import Progress
 
 pytestmark = pytest.mark.xdist_group("ray")
 WORDS = 70
@@ -79,7 +79,7 @@ def assert_same(folder: Path, other: Path) -> None:
     assert one == two
 
 
-class Watcher(SilentProgress):
+class Watcher(Progress):
     """Progress that calls `call` when the first piece of a job has finished."""
 
     def __init__(self, job: str, call: Callable[[], None]) -> None:

@@ -24,7 +24,7 @@ from swivel.config import TrainConfig
 from swivel.counts import Matrix
 from swivel.runtime.options import ClusterConfig
 from swivel.runtime.ray import connect
-from swivel.storage import MANIFEST
+from swivel.storage.manifest import MANIFEST
 from swivel.training.checkpoint import SLOTS
 from swivel.training.loop import train_matrix
 

@@ -15,12 +15,12 @@ import pytest
 import swivel
 from rotation_runs import CONFIG, job_of, run_ranks, train_alone
 from swivel.counts import Matrix
-from swivel.runtime.progress import SilentProgress
+from swivel.runtime.progress import Progress, Task
 from swivel.training.loop import train_matrix
 from tolerances import assert_equal_but_for_rounding
 
 
-class StopAlone(SilentProgress):
+class StopAlone(Progress, Task):
     """Sends SIGINT to this process after a number of rounds."""
 
     def __init__(self, rounds: int) -> None:

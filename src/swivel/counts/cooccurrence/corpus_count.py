@@ -20,7 +20,6 @@ from swivel.counts.cooccurrence.windows import column_vocabulary, part_names, wi
 from swivel.counts.shards import RunFiles, make_piece
 from swivel.errors import ConfigError, CountsError
 from swivel.runtime.options import RunOptions
-from swivel.runtime.parallel import short_turns
 from swivel.runtime.progress import SILENT, Task, track
 from swivel.runtime.resources import may_use_cuda, release_freed_memory
 
@@ -161,7 +160,7 @@ _WAKING_LOCK = threading.Lock()
 
 
 def _wake_device(config: CountConfig) -> None:
-    with contextlib.suppress(Exception), short_turns():  # What fails here fails again, with a message, in use.
+    with contextlib.suppress(Exception):  # What fails here fails again, with a message, in use.
         try:
             from swivel.counts.cooccurrence.gpu.counter import open_device, warm_up
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from swivel.config import FLAG, POSITIVE_INT, TEXT, check_fields, config_field, one_of
 from swivel.errors import ConfigError
+from swivel.runtime.control_characters import escape_controls
 from swivel.runtime.numbers import is_integer
-from swivel.storage.manifest import one_line
 
 SIDES = ("apart", "same", "mirrored", "undirected")
 SEPARATORS = {"tab": b"\t", "comma": b",", "semicolon": b";", "bar": b"|", "space": b" "}
@@ -130,7 +130,7 @@ def pick_fields(config: ImportConfig, names: list[str] | None, width: int, where
         if width < 2:
             raise ConfigError(f"{where}: {width} field, but a row and a column are needed; pass the separator")
         if width > 3:
-            example = ",".join(map(one_line, names[:3] if names else "123"))
+            example = ",".join(map(escape_controls, names[:3] if names else "123"))
             raise ConfigError(
                 f"{where}: {width} fields; pass the row, the column and the count, such as fields='{example}' "
                 "(a crosstab, with one column per label, is imported in Python, as an array with labels)"
@@ -147,6 +147,6 @@ def _find_field(name: str, names: list[str] | None, width: int, where: str) -> i
 
     has = f"{width} fields without names (pass header if the first line has them)"
     if names is not None:
-        has = ", ".join(map(one_line, names))
+        has = ", ".join(map(escape_controls, names))
 
     raise ConfigError(f"{where}: no field {name!r}; it has {has}")

@@ -16,7 +16,7 @@ import numpy as np
 from swivel.errors import ConfigError, missing_extra
 from swivel.runtime.control_characters import escape_controls
 from swivel.runtime.estimates import check_libraries
-from swivel.storage import write_file
+from swivel.storage.files import write_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -25,7 +25,7 @@ from swivel.config import TrainConfig
 from swivel.counts import open_matrix
 from swivel.errors import ClusterError, first_line
 from swivel.runtime.resources import keep_freed_memory
-from swivel.storage import scratch_folder
+from swivel.storage.temporary import scratch_folder
 from swivel.training.backends import ParameterBlock, Step
 from swivel.training.backends.base import Gradients
 from swivel.training.distributed.leases import Part, Strip

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from swivel.errors import StorageError, first_line, missing_extra
 from swivel.runtime.estimates import check_libraries, check_memory
-from swivel.storage import create_file
+from swivel.storage.files import create_file
 from swivel.vectors import Vectors
 from swivel.vectors.formats.validate import check_names, make_vectors
 from swivel.vectors.search import LABEL_BYTES

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from swivel.errors import ConfigError
 from swivel.runtime.estimates import check_memory
-from swivel.storage import create_file
+from swivel.storage.files import create_file
 from swivel.vectors import Subwords, Vectors
 from swivel.vectors.formats.validate import refuse_labels
 from swivel.vectors.search import Floats

@@ -12,7 +12,7 @@ import numpy as np
 
 from swivel.errors import StorageError, missing_extra
 from swivel.runtime.estimates import check_memory
-from swivel.storage import create_file
+from swivel.storage.files import create_file
 from swivel.vectors import Vectors
 from swivel.vectors.formats.validate import check_vectors, make_vectors
 from swivel.vectors.search import LABEL_BYTES

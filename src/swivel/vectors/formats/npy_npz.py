@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from swivel.corpus.vocabulary import escape, unescape
 from swivel.errors import StorageError, VocabularyError
 from swivel.runtime.estimates import check_memory
-from swivel.storage import create_pair, write_arrays
+from swivel.storage.files import create_pair, write_arrays
 from swivel.storage.npy import ArrayHeader, map_array, read_array_header, write_array
 from swivel.vectors import Vectors
 from swivel.vectors.formats.validate import FREE, check_names, is_count, make_vectors, read_lines, reading, shown

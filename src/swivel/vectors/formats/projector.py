@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from swivel.errors import StorageError
-from swivel.storage import build_folder, create_file, write_file
+from swivel.storage.files import build_folder, create_file, write_file
 from swivel.vectors import Vectors
 from swivel.vectors.formats.validate import is_count, make_vectors, parse_row, read_lines, refuse_labels
 from swivel.vectors.search import Floats

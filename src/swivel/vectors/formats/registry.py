@@ -16,7 +16,8 @@ import numpy as np
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, FolderExists, StorageError, SwivelWarning, clear_errors
 from swivel.runtime.estimates import check_memory
-from swivel.storage import MANIFEST, sweep_folder
+from swivel.storage.lock import sweep_folder
+from swivel.storage.manifest import MANIFEST
 from swivel.storage.overlap import refuse_overlap
 from swivel.vectors import Vectors, VectorTable
 from swivel.vectors.formats import (

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from swivel.errors import StorageError, VocabularyError
-from swivel.storage import create_file
+from swivel.storage.files import create_file
 from swivel.storage.safetensors import Tensors, make_header, map_tensors, write_tensors
 from swivel.vectors import Vectors
 from swivel.vectors.formats.validate import check_names, make_vectors, reading

@@ -22,7 +22,7 @@ from swivel.runtime.estimates import check_memory
 from swivel.runtime.numbers import is_integer
 from swivel.runtime.parallel import run_in_chunks
 from swivel.runtime.resources import count_cores
-from swivel.storage import create_file
+from swivel.storage.files import create_file
 from swivel.vectors import Vectors, VectorTable
 from swivel.vectors.formats.validate import (
     check_words,
