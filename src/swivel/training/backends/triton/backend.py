@@ -116,15 +116,14 @@ class TritonBackend(Backend):
             # As many column blocks again are on their way to or from other devices.
             transit = capacity[1] * estimate.layout.pitch * dim * 8 if capacity[1] > 1 else 0
             required_bytes = estimate.min_bytes_of(sum(capacity), max_blocks) + transit
-            if self._memory is not None:
-                if required_bytes > self._memory:
-                    raise TrainingError(
-                        f"{capacity[0]:,} row blocks and {capacity[1]:,} column blocks need "
-                        f"{format_bytes(required_bytes)} of device memory, and there are "
-                        f"{format_bytes(self._memory)}; use more devices, or lower block_size or dim",
-                        argument=("block_size", "dim"),
-                    )
-                self._memory -= transit
+            if required_bytes > self._memory:
+                raise TrainingError(
+                    f"{capacity[0]:,} row blocks and {capacity[1]:,} column blocks need "
+                    f"{format_bytes(required_bytes)} of device memory, and there are "
+                    f"{format_bytes(int(self._memory))}; use more devices, or lower block_size or dim",
+                    argument=("block_size", "dim"),
+                )
+            self._memory -= transit
             self._allocate(estimate.banks((1, 1), capacity), max_blocks, is_pool=True)
 
     def _start(self, starts: Starts, dim: int) -> DeviceMemoryEstimate:
@@ -160,8 +159,7 @@ class TritonBackend(Backend):
         """Lay out the cells of the whole matrix on the device, or in host memory if they do not fit."""
         estimate, max_blocks = self._estimate, self._max_blocks
         slots = sum(side.slots for side in self._store.banks)
-        memory = math.inf if self._memory is None else self._memory
-        free_bytes = memory - estimate.parameters(slots, max_blocks)
+        free_bytes = self._memory - estimate.parameters(slots, max_blocks)
 
         with self._on_device():
             cells = DeviceCells(
@@ -293,12 +291,9 @@ class TritonBackend(Backend):
 
     def _send(self, totals: Tensor, counts: NDArray[np.float64]) -> PendingLosses:
         """Start to copy the totals of `StepLauncher.run` to the host; return a function that waits for the losses."""
-        host = totals
-        copied = None
-        if self.device.type == "cuda":
-            host = torch.empty(totals.shape, dtype=totals.dtype, pin_memory=True)
-            host.copy_(totals, non_blocking=True)
-            copied = record_mark(self.device)
+        # torch copies to page-locked memory, so that the host does not wait here.
+        host = totals.to("cpu", non_blocking=True)
+        copied = record_mark(self.device)
 
         def losses() -> list[Loss]:
             wait_on_host(copied)

@@ -5,6 +5,7 @@ On a CPU there are no streams: every job runs at once, in order, and a mark is N
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -62,11 +63,11 @@ def wait_on_host(mark: Mark) -> None:
         mark.synchronize()
 
 
-def usable_memory(device: torch.device, share: float, limit: int | None) -> int | None:
-    """Return the limit in bytes or, if there is none, a share of the free memory of a GPU; None: no limit."""
-    if limit is not None or device.type != "cuda":
+def usable_memory(device: torch.device, share: float, limit: int | None) -> float:
+    """Return the limit in bytes or, if there is none, a share of the free memory of a GPU; a CPU has no limit."""
+    if limit is not None:
         return limit
-    return int(share * torch.cuda.mem_get_info(device)[0])
+    return int(share * torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else math.inf
 
 
 class Uploader:

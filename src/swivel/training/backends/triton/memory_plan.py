@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise, product
 
 import torch
@@ -49,7 +47,6 @@ def entry_bytes(slots: int) -> int:
     return (2 if slots <= MAX_SHORT_SLOTS else 4) + 6
 
 
-@dataclass(frozen=True)
 class Banks:
     """The groups of blocks of one side, and the banks that hold some of them on the device.
 
@@ -60,29 +57,14 @@ class Banks:
     (1, 4, 3)
     """
 
-    starts: tuple[int, ...]  # first block of each group, and the end
-    banks: int
-    first: int  # first slot of the side
-
-    @property
-    def groups(self) -> int:
-        """Number of groups."""
-        return len(self.starts) - 1
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether every group has its own bank, so that no group is ever moved."""
-        return self.banks >= self.groups
-
-    @cached_property
-    def slots_per_bank(self) -> int:
-        """Number of slots of a bank: the size of the largest group."""
-        return max(last - first for first, last in pairwise(self.starts))
-
-    @property
-    def slots(self) -> int:
-        """Number of slots of all banks."""
-        return self.banks * self.slots_per_bank
+    def __init__(self, starts: tuple[int, ...], banks: int, first: int) -> None:
+        self.starts = starts  # first block of each group, and the end
+        self.banks = banks
+        self.first = first  # first slot of the side
+        self.groups = len(starts) - 1
+        self.is_whole = banks >= self.groups  # every group has its own bank, so that no group is ever moved
+        self.slots_per_bank = max(stop - start for start, stop in pairwise(starts))
+        self.slots = banks * self.slots_per_bank
 
     def group_of(self, block: int) -> int:
         """Return the number of the group that contains a block."""
@@ -193,13 +175,13 @@ def choose_groups(settings: BackendSettings, starts: Starts, dim: int) -> tuple[
     return choose_order(DeviceMemoryEstimate(settings, starts, dim), memory)
 
 
-def choose_order(needs: DeviceMemoryEstimate, memory: int | None) -> tuple[int, int] | None:
+def choose_order(needs: DeviceMemoryEstimate, memory: float) -> tuple[int, int] | None:
     """Return the sizes of the groups of blocks that are best trained together, or None if all parameters fit.
 
     Raises TrainingError if not even one row block and one column block fit.
     """
     rows, columns = needs.layout.blocks
-    if memory is None or needs.min_bytes(None, (1, 1)) <= memory:
+    if needs.min_bytes(None, (1, 1)) <= memory:
         return None
 
     # With two banks per side, the next group is copied during the computation; one bank is the last resort.
@@ -215,7 +197,7 @@ def choose_order(needs: DeviceMemoryEstimate, memory: int | None) -> tuple[int, 
     smallest = needs.min_bytes((1, 1), (1, 1))
     raise TrainingError(
         f"one row block and one column block need {format_bytes(smallest)} of device memory, and there are "
-        f"{format_bytes(memory)}; raise device_memory, or lower block_size or dim",
+        f"{format_bytes(int(memory))}; raise device_memory, or lower block_size or dim",
         argument=("device_memory", "block_size", "dim"),
     )
 
@@ -243,19 +225,19 @@ def _epoch_time(banks: tuple[Banks, Banks], max_blocks: int) -> float:
     return busy + LAUNCH_STEPS * steps / max_blocks
 
 
-def arrange(needs: DeviceMemoryEstimate, groups: tuple[int, int] | None, memory: int | None) -> tuple[Banks, Banks]:
+def arrange(needs: DeviceMemoryEstimate, groups: tuple[int, int] | None, memory: float) -> tuple[Banks, Banks]:
     """Return the banks for an order of blocks: one for each group if they fit, else two per side, else one.
 
     Raises TrainingError if the order needs more than `memory` bytes; a run never changes its order.
     """
     for count in (needs.layout.blocks, (2, 2), (1, 1)):
         required_bytes = needs.min_bytes(groups, count)
-        if memory is None or required_bytes <= memory:
+        if required_bytes <= memory:
             return needs.banks(groups, count)
 
     what = "all blocks" if groups is None else f"groups of {groups[0]} x {groups[1]} blocks"
     raise TrainingError(
         f"this run trains {what} together, which needs {format_bytes(required_bytes)} of "
-        f"device memory, and there are {format_bytes(memory or 0)}; free some, raise device_memory, or start again",
+        f"device memory, and there are {format_bytes(int(memory))}; free some, raise device_memory, or start again",
         argument="device_memory",
     )

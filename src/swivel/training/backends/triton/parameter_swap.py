@@ -290,16 +290,11 @@ class ParameterStore:
         return self._bank_of[side][group]
 
     def _choose_bank(self, side: int) -> int:
-        """Return the bank to evict: an empty one, or the one whose group is needed last (Belady's rule)."""
-        next_groups = [pair[side] for pair in (self._current, *self._upcoming) if pair is not None]
-
-        def next_use(number: int) -> int:
-            group = self._loaded[side][number].group
-            if group is None:
-                return len(next_groups) + 1
-            return next_groups.index(group) if group in next_groups else len(next_groups)
-
-        return max(range(len(self._loaded[side])), key=next_use)
+        """Return the bank to evict: an empty one, or one whose group is not trained now."""
+        # A side that is not whole has at most two banks, so that there is no choice while one of them is used.
+        current = None if self._current is None else self._current[side]
+        groups = [bank.group for bank in self._loaded[side]]
+        return groups.index(None) if None in groups else next(n for n, group in enumerate(groups) if group != current)
 
     def _load(self, side: int, group: int, number: int) -> None:
         """Load a group into a bank and save the group that was in it, in pieces.

@@ -281,11 +281,11 @@ def update(
     shard, side = tl.program_id(1).to(tl.int64), tl.program_id(2)
     if (tl.program_id(0) == 0) & (side == 0):
         observed, zeros = tl.zeros((SIZE,), tl.float64), tl.zeros((SIZE,), tl.float64)
+        losses += shard * pairs * 2
         for start in range(0, pairs, SIZE):
             pair = start + tl.arange(0, SIZE)
-            line = losses + (shard * pairs + pair) * 2
-            observed += tl.load(line, mask=pair < pairs, other=0.0)
-            zeros += tl.load(line + 1, mask=pair < pairs, other=0.0)
+            observed += tl.load(losses + 2 * pair, mask=pair < pairs, other=0.0)
+            zeros += tl.load(losses + 2 * pair + 1, mask=pair < pairs, other=0.0)
         _store_three(totals + shard * 3, tl.sum(observed), tl.sum(zeros), 0.0)
 
     entry = table + shard * FIELDS
