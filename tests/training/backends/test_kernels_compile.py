@@ -23,7 +23,7 @@ from triton.experimental.gluon._runtime import GluonASTSource
 from swivel.training.backends.triton import hopper, step_kernels
 
 KINDS = {torch.bfloat16: "bf16", torch.float16: "fp16"}
-INTEGERS = "tiles_m tiles_n items pairs y_rows most side pitch rows shards own_first other_first".split()
+INTEGERS = "tiles_m tiles_n items pairs y_rows most pitch shards".split()
 INTEGERS += "apart0 apart1 apart2 others common second D slot_count steps".split()
 TYPES = {"table": "*i64", "starts": "*i64", "slots": "*i16", "positions": "*i16", "places": "*i32", "counter": "*i32"}
 TYPES |= {name: "*fp64" for name in ("strides", "lengths", "fractions", "totals")}

@@ -57,7 +57,6 @@ class TritonBackend(Backend):
     def __init__(self, settings: BackendSettings) -> None:
         self.settings = settings
         self.device = torch.device(settings.device)
-        self._operand_dtype = getattr(torch, settings.dtype)
 
     def describe(self) -> str:
         """Return a short description of the backend, the device, the dtype and the data in host memory."""
@@ -143,10 +142,11 @@ class TritonBackend(Backend):
         # are multiplied by a gradient of 0.
         rows = sum(side.slots for side in banks) * layout.pitch
         more_rows = rows + max_blocks * self._estimate.copied_columns + layout.pitch
+        dtype = getattr(torch, self.settings.dtype)
         parameters = Parameters(
             vectors=torch.zeros(rows, layout.dim, device=self.device),
             state=torch.ones(rows, layout.dim, device=self.device),
-            mirror=torch.zeros(more_rows, layout.padded_dim, dtype=self._operand_dtype, device=self.device),
+            mirror=torch.zeros(more_rows, layout.padded_dim, dtype=dtype, device=self.device),
             offsets=torch.zeros(more_rows, device=self.device),
             weights=torch.zeros(more_rows, device=self.device),
         )

@@ -16,7 +16,7 @@ import torch
 
 from swivel.errors import TrainingError
 from swivel.runtime.parallel import run_in_chunks
-from swivel.runtime.resources import format_bytes
+from swivel.runtime.resources import count_cores, format_bytes
 
 Tensor = torch.Tensor
 UPLOAD_BYTES = 1 << 26  # of each buffer of `Uploader`
@@ -82,7 +82,7 @@ class Uploader:
         self._stages: list[Tensor] = []
         self._copied: list[Mark] = [None, None]
 
-    def copy(self, array: np.ndarray[Any, Any], threads: int) -> Tensor:
+    def copy(self, array: np.ndarray[Any, Any]) -> Tensor:
         """Return a one-dimensional array on the device."""
         if self._device.type != "cuda":
             return torch.from_numpy(np.array(array))
@@ -91,6 +91,7 @@ class Uploader:
 
         target = torch.from_numpy(np.empty(0, array.dtype)).new_empty(len(array), device=self._device)
         size = UPLOAD_BYTES // array.itemsize
+        threads = count_cores()
         for number, first in enumerate(range(0, len(array), size)):
             piece = array[first : first + size]
             # The device must have read this buffer, two pieces ago, before the host overwrites it.

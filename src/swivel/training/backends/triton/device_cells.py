@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from swivel.counts.builder import STORED_BYTES
 from swivel.counts.matrix import MatrixCells
 from swivel.errors import TrainingError
-from swivel.runtime.resources import count_cores, format_bytes
+from swivel.runtime.resources import format_bytes
 from swivel.training.backends.triton.cuda_streams import (
     CopyQueue,
     HostMemory,
@@ -83,6 +83,8 @@ class DeviceCells:
     _begins: NDArray[np.int64]
     _kept_at: NDArray[np.int64]
     _observed: NDArray[np.int64]
+    largest: int  # number of entries of the largest shard
+    _reading_bytes: int  # device memory that reading needs, besides the sorted entries
 
     def __init__(
         self,
@@ -104,7 +106,6 @@ class DeviceCells:
         self.on_host = False  # whether the entries are in host memory
         self.symmetric = False  # whether only blocks (i, j) with i <= j are laid out
         self._host = host or HostMemory(device)
-        self._piece_bytes = 0
 
     def find(self, block: tuple[int, int]) -> ShardCells:
         """Return the position of the cells of a block."""
@@ -129,12 +130,14 @@ class DeviceCells:
         share = self.temporary_bytes / 8
         size = int(max(1, min(PIECE, share / PIECE_BYTES)))
         keep = total * STORED_BYTES <= share
-        self._piece_bytes = min(size, total) * PIECE_BYTES + (total * STORED_BYTES if keep else 0)
+        self._reading_bytes = min(size, total) * PIECE_BYTES + SHARD_BYTES * math.prod(blocks)
+        if keep:
+            self._reading_bytes += total * STORED_BYTES
         source = _StoredCells(stored, blocks, self.symmetric, self.device, self._host, keep=keep)
         pieces = [(first, min(first + size, total)) for first in range(0, total, size)]
 
-        shapes = _ShardShapes(self.layout, self.device)
-        ranges = self._count(source, pieces, shapes)
+        kinds = self._find_kinds()
+        ranges = self._count(source, pieces, kinds)
         self.on_host = self._must_stream()
         self._kept_at = self._order_for_rounds() if self.on_host else self._begins[:-1]
         slot_type = np.int16 if self.layout.slot_count <= MAX_SHORT_SLOTS else np.int32
@@ -143,7 +146,7 @@ class DeviceCells:
         for first, last in self._groups():
             # Groups and pieces are both ranges of neighboring shards: most pairs have no cell in common.
             relevant = [piece for piece, (low, high) in zip(pieces, ranges, strict=True) if low < last and first < high]
-            self._fill_group(source, relevant, shapes, first, last)
+            self._fill_group(source, relevant, kinds, first, last)
 
     def _empty(self, dtype: type[np.generic]) -> Tensor:
         """Return a new array where the entries are kept."""
@@ -152,9 +155,7 @@ class DeviceCells:
             return self._host.empty((size,), dtype)
         return torch.from_numpy(np.empty(0, dtype)).new_empty(size, device=self.device)
 
-    def _count(
-        self, source: _StoredCells, pieces: Sequence[tuple[int, int]], shapes: _ShardShapes
-    ) -> list[tuple[int, int]]:
+    def _count(self, source: _StoredCells, pieces: Sequence[tuple[int, int]], kinds: Tensor) -> list[tuple[int, int]]:
         """Count the entries of every shard; return, for each piece, the range of the shards it has cells of."""
         count = math.prod(self.layout.blocks)
         entries = np.zeros(count, np.int64)
@@ -168,7 +169,7 @@ class DeviceCells:
                     continue
                 # Rare cells are two entries each: they are counted with all cells, and once more.
                 all_cells = torch.bincount(cells[0]).cpu().numpy()
-                rare = torch.cat([rare[0] for _, _, rare in shapes.split(cells)])
+                rare = torch.cat([rare[0] for _, _, rare in self._split(cells, kinds)])
                 rare_cells = torch.bincount(rare).cpu().numpy()
                 observed[: len(all_cells)] += all_cells
                 entries[: len(all_cells)] += all_cells
@@ -178,23 +179,57 @@ class DeviceCells:
             ranges.append((low, high))
 
         self._observed = observed
+        self.largest = int(entries.max(initial=0))
         self._begins = np.concatenate([[0], np.cumsum(entries)])
         return ranges
 
-    @property
-    def largest(self) -> int:
-        """Number of entries of the largest shard."""
-        return int(np.diff(self._begins).max(initial=0))
+    def _find_kinds(self) -> Tensor:
+        """Return which of the shapes of the layout every shard has."""
+        layout = self.layout
+        numbers = {size: number for number, size in enumerate(layout.shapes)}
+        heights, widths = (np.unique(part, return_inverse=True) for part in np.split(layout.sizes, layout.blocks[:1]))
+        table = np.array([[numbers[m, n] for n in widths[0].tolist()] for m in heights[0].tolist()], np.int16)
+        return torch.from_numpy(table[heights[1][:, None], widths[1]].ravel()).to(self.device)
 
-    @property
-    def _shard_bytes(self) -> int:
-        """Bytes that all shards need on the device while they are sorted."""
-        return SHARD_BYTES * len(self._observed)
+    def _split(self, cells: _Cells, kinds: Tensor) -> Iterator[tuple[BlockShape, _Cells, _Cells]]:
+        """Yield the cells of the shards of each shape: those of tiles, and those between features that are not common.
+
+        If no zeros are sampled, all rows and columns are common.
+        """
+        for number, shape in enumerate(self.layout.shapes.values()):
+            ours = _select(cells, kinds[cells[0]] == number)
+            is_rare = (ours[1] >= shape.common[0]) & (ours[2] >= shape.common[1])
+            yield shape, _select(ours, ~is_rare), _select(ours, is_rare)
+
+    def _entries(self, cells: _Cells, kinds: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield keys, (shard * slot_count + slot) << 16 | position, and counts."""
+        slot_count = self.layout.slot_count
+        for shape, in_tiles, (shards, rows, columns, counts) in self._split(cells, kinds):
+            # A rare cell is an entry of its row and an entry of its column.
+            yield (shards * slot_count + shape.row_slots + rows) << 16 | columns, counts
+            yield (shards * slot_count + shape.column_slots + columns) << 16 | rows, counts
+
+            for panel in shape.panels:
+                is_here = (in_tiles[1] >= panel.start) & (in_tiles[1] < panel.start + panel.rows)
+                shards, rows, columns, counts = _select(in_tiles, is_here)
+                slots, places = self._find_in_tiles(panel, rows, columns)
+                yield (shards * slot_count + slots) << 16 | places, counts
+
+    def _find_in_tiles(self, panel: PanelShape, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the slots of the tiles of cells of a panel, and the positions of the cells there."""
+        tile = self.layout.tile
+        rows = rows - panel.start
+        slots = panel.slot + (rows // tile.rows) * panel.slot_columns + columns // tile.columns
+
+        # The order of the margins of a tile in shared memory; see `step_kernels.gradient`.
+        column = columns % tile.columns
+        places = (column // 8) * (8 * tile.rows) + (rows % tile.rows) * 8 + column % 8
+        return slots, places
 
     def _must_stream(self) -> bool:
         """Return whether the cells must be in host memory; raise TrainingError if the largest shard does not fit."""
         cells = int(self._begins[-1]) * self.entry_bytes
-        sorting = self._piece_bytes + self._shard_bytes + self.largest * SORT_BYTES
+        sorting = self._reading_bytes + self.largest * SORT_BYTES
         if cells <= self.resident_bytes and cells + sorting <= self.temporary_bytes:
             return False
 
@@ -232,8 +267,7 @@ class DeviceCells:
     def _groups(self) -> Iterator[tuple[int, int]]:
         """Yield ranges of shards that are sorted together: as many as fit, but at least one."""
         cells = 0 if self.on_host else int(self._begins[-1]) * self.entry_bytes
-        free_bytes = self.temporary_bytes - self._shard_bytes - cells - self._piece_bytes
-        limit = min(GROUP, free_bytes / SORT_BYTES)
+        limit = min(GROUP, (self.temporary_bytes - self._reading_bytes - cells) / SORT_BYTES)
 
         first, count = 0, len(self._observed)
         while first < count:
@@ -243,7 +277,7 @@ class DeviceCells:
             first = last
 
     def _fill_group(
-        self, source: _StoredCells, pieces: Sequence[tuple[int, int]], shapes: _ShardShapes, first: int, last: int
+        self, source: _StoredCells, pieces: Sequence[tuple[int, int]], kinds: Tensor, first: int, last: int
     ) -> None:
         """Sort the entries of the shards `first` to `last` and write their slots, positions and counts."""
         begin, end = int(self._begins[first]), int(self._begins[last])
@@ -253,7 +287,7 @@ class DeviceCells:
         position = 0
         for cells in (cells for piece in pieces for cells in source.read(*piece)):
             inside = _select(cells, (cells[0] >= first) & (cells[0] < last))
-            for key, count in shapes.entries(inside):
+            for key, count in self._entries(inside, kinds):
                 keys[position : position + len(key)] = key
                 counts[position : position + len(key)] = count
                 position += len(key)
@@ -309,8 +343,9 @@ class _StoredCells:
         self._symmetric = symmetric
         self._device = device
         self._uploader = Uploader(device, host)
-        self._threads = count_cores()
-        self._kept = {name: self._upload(name, 0, None) for name in ("positions", "counts")} if keep else {}
+        self._kept: dict[str, Tensor] = {}
+        if keep:
+            self._kept = {name: self._get(name, 0, None) for name in ("positions", "counts")}
         self._offsets = self._put(np.array(stored.offsets, np.int64))
 
     def read(self, first: int, last: int) -> Iterator[_Cells]:
@@ -354,62 +389,12 @@ class _StoredCells:
     def _put(self, array: NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device, copy=True)
 
-    def _get(self, name: str, first: int, last: int) -> Tensor:
+    def _get(self, name: str, first: int, last: int | None) -> Tensor:
         """Return `positions` or `counts` of the cells `first` to `last`, as int32."""
-        return self._kept[name][first:last] if self._kept else self._upload(name, first, last)
-
-    def _upload(self, name: str, first: int, last: int | None) -> Tensor:
+        if self._kept:
+            return self._kept[name][first:last]
         array = getattr(self._stored.arrays, name)[first:last]
-        return self._uploader.copy(np.asarray(array).view(np.int32), self._threads)
-
-
-class _ShardShapes:
-    """Finds the slots of cells from the shapes of their shards."""
-
-    def __init__(self, layout: SlotLayout, device: torch.device) -> None:
-        self._layout = layout
-        self._shapes = [*layout.shapes.values()]
-
-        # Which of the shapes every shard has.
-        numbers = {size: number for number, size in enumerate(layout.shapes)}
-        heights, widths = (np.unique(part, return_inverse=True) for part in np.split(layout.sizes, layout.blocks[:1]))
-        table = np.array([[numbers[m, n] for n in widths[0].tolist()] for m in heights[0].tolist()], np.int16)
-        self._kinds = torch.from_numpy(table[heights[1][:, None], widths[1]].ravel()).to(device)
-
-    def split(self, cells: _Cells) -> Iterator[tuple[BlockShape, _Cells, _Cells]]:
-        """Yield the cells of the shards of each shape: those of tiles, and those between features that are not common.
-
-        If no zeros are sampled, all rows and columns are common.
-        """
-        for number, shape in enumerate(self._shapes):
-            ours = _select(cells, self._kinds[cells[0]] == number)
-            is_rare = (ours[1] >= shape.common[0]) & (ours[2] >= shape.common[1])
-            yield shape, _select(ours, ~is_rare), _select(ours, is_rare)
-
-    def entries(self, cells: _Cells) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield keys, (shard * slot_count + slot) << 16 | position, and counts."""
-        slot_count = self._layout.slot_count
-        for shape, in_tiles, (shards, rows, columns, counts) in self.split(cells):
-            # A rare cell is an entry of its row and an entry of its column.
-            yield (shards * slot_count + shape.row_slots + rows) << 16 | columns, counts
-            yield (shards * slot_count + shape.column_slots + columns) << 16 | rows, counts
-
-            for panel in shape.panels:
-                is_here = (in_tiles[1] >= panel.start) & (in_tiles[1] < panel.start + panel.rows)
-                shards, rows, columns, counts = _select(in_tiles, is_here)
-                slots, places = self._find_in_tiles(panel, rows, columns)
-                yield (shards * slot_count + slots) << 16 | places, counts
-
-    def _find_in_tiles(self, panel: PanelShape, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the slots of the tiles of cells of a panel, and the positions of the cells there."""
-        tile = self._layout.tile
-        rows = rows - panel.start
-        slots = panel.slot + (rows // tile.rows) * panel.slot_columns + columns // tile.columns
-
-        # The order of the margins of a tile in shared memory; see `step_kernels.gradient`.
-        column = columns % tile.columns
-        places = (column // 8) * (8 * tile.rows) + (rows % tile.rows) * 8 + column % 8
-        return slots, places
+        return self._uploader.copy(np.asarray(array).view(np.int32))
 
 
 def _select(cells: _Cells, mask: Tensor) -> _Cells:
@@ -456,7 +441,12 @@ class CellFeed:
         if not self.cells.on_host:
             return [shard.begin for shard in shards], []
         begins, copies = plan_copies([(shard.begin, shard.end) for shard in shards])
-        return begins, [self._find_views(copies, buffers) for buffers in self._buffers]
+
+        views: Copies = []
+        for buffers in self._buffers:
+            pairs = [*zip(buffers, self._arrays, strict=True)]
+            views.append([(b[at : at + end - begin], a[begin:end]) for begin, end, at in copies for b, a in pairs])
+        return begins, views
 
     def load(self, copies: Copies) -> EntryArrays:
         """Start copying the cells of a batch and return the arrays that will contain them.
@@ -475,14 +465,6 @@ class CellFeed:
         mark = self._queue.submit(copy, [self._used[self._turn]])
         wait_on_device(self._device, mark)
         return self._buffers[self._turn]
-
-    def _find_views(self, copies: Sequence[Copy], buffers: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        """Return targets and sources of copies from host memory into the buffers."""
-        return [
-            (buffer[target : target + end - begin], array[begin:end])
-            for begin, end, target in copies
-            for buffer, array in zip(buffers, self._arrays, strict=True)
-        ]
 
     def release(self) -> None:
         """Record that the kernels of the last batch were submitted: they are the last to read its buffer."""

@@ -122,13 +122,8 @@ def _reciprocal(x):
 @gluon.jit
 def _pack(low, high, HALF: gl.constexpr):
     """Return two numbers, rounded to 16 bits, in one word (float16 with HALF, else bfloat16)."""
-    if HALF:
-        return gl.inline_asm_elementwise(
-            "cvt.rn.f16x2.f32 $0, $2, $1;", "=r,f,f", [low, high], dtype=gl.int32, is_pure=True, pack=1
-        )
-    return gl.inline_asm_elementwise(
-        "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,f,f", [low, high], dtype=gl.int32, is_pure=True, pack=1
-    )
+    asm: gl.constexpr = "cvt.rn.f16x2.f32 $0, $2, $1;" if HALF else "cvt.rn.bf16x2.f32 $0, $2, $1;"
+    return gl.inline_asm_elementwise(asm, "=r,f,f", [low, high], dtype=gl.int32, is_pure=True, pack=1)
 
 
 @gluon.jit

@@ -103,7 +103,6 @@ class StepLauncher:
         self.layout = layout
         self.parameters = parameters
         self.device = parameters.vectors.device
-        is_cuda = self.device.type == "cuda"
 
         # unseen, base, scale and power of the kernels.
         objective = settings.objective
@@ -120,16 +119,11 @@ class StepLauncher:
 
         # The hardware approximations of exp2 and log2 are less accurate than float32, but the error is negligible if
         # the operands have 16 bits.
-        is_fast = is_cuda and parameters.mirror.dtype != torch.float32
+        is_fast = self.device.type == "cuda" and parameters.mirror.dtype != torch.float32
         self._flags = {"SQRT": objective.confidence_power == 0.5, "FAST": is_fast}
 
-        tile = layout.tile
-        self._launch = {"num_warps": tile.warps, "maxnreg": tile.registers} if is_cuda else {}
-        self._one_warp = {"num_warps": 1} if is_cuda else {}
-        # Without fused multiply-add, start + fraction * length rounds as in NumPy: the same columns as on the host.
-        self._no_fusion = {"enable_fp_fusion": False} if is_cuda else {}
         self._precision = "ieee" if parameters.mirror.dtype == torch.float32 else "tf32"
-        self._hopper = _make_hopper(parameters.mirror, tile, self._objective)
+        self._hopper = _make_hopper(parameters.mirror, layout.tile, self._objective)
 
         # Starts and lengths of the strides, with one unused stride at the end.
         self._strides = [self._put(np.append(values, 0.0)) for values in layout.strides]
@@ -160,7 +154,13 @@ class StepLauncher:
         totals: (steps, 3) float64. Observed loss; unobserved loss in units of log 2; weight that
         observed cells had as zeros.
         """
-        starts = self._find_starts(batch, cells)
+        n, layout = len(batch), self.layout
+        # The first entry of every slot of each block.
+        starts = self._buffer("starts", n * layout.slot_count, torch.int64)
+        kernels.find_starts[triton.cdiv(layout.slot_count, SEARCHED_SLOTS), n](
+            cells[0], batch.table, starts, layout.slot_count, batch.search_steps, BLOCK=SEARCHED_SLOTS
+        )
+
         # The settings of the optimizer are constants of the compiled kernel: a run has one optimizer, and the learning
         # rate, which changes in every epoch, is an argument.
         update = {
@@ -173,20 +173,16 @@ class StepLauncher:
             return
 
         # All zeros are computed: there is one panel.
-        n, panel, width = len(batch), batch.shape.panels[0], self.layout.padded_dim
+        p, panel, width = self.parameters, batch.shape.panels[0], layout.padded_dim
         rows, columns = panel.padded
         G, losses = self._gradient(batch, panel, batch.table[0], cells, starts)
         gradients = self._buffer("gradients", n * (rows + columns) * width, torch.float32)
         row_gradients, column_gradients = gradients.split([n * rows * width, n * columns * width])
         row_gradients = row_gradients.view(n, rows, width)
         column_gradients = column_gradients.view(n, columns, width)
-        for run in batch.runs:
-            x, y = self._operands(batch, run, panel)
-            _multiply(G[run], y, row_gradients[run])
-            _multiply(G[run].transpose(1, 2), x, column_gradients[run])
+        self._multiply_back(batch, panel, G, row_gradients, column_gradients)
 
         # One launch for both sides, and for the sums of the losses.
-        p, layout = self.parameters, self.layout
         size = max(batch.shape.rows, batch.shape.columns)
         kernels.update[triton.cdiv(size * layout.dim, ELEMENTS), n, 2](
             p.vectors, p.state, p.mirror, p.offsets, gradients, batch.table, losses, totals,
@@ -217,7 +213,7 @@ class StepLauncher:
         for line, panel in zip(table, shape.panels, strict=True):
             columns = whole[1]
             if panel.stride >= 0:
-                columns = self._first_copy(blocks, panel) + number * panel.padded[1]
+                columns = self._first_copy(len(blocks), panel) + number * panel.padded[1]
             values: tuple[Any, ...] = (
                 whole[0] + panel.start, panel.rows, columns, panel.columns, slot + panel.slot, panel.slot_columns,
                 begins, whole[1], panel.stride, slot + shape.row_slots, slot + shape.column_slots, ends, mirrored,
@@ -227,20 +223,10 @@ class StepLauncher:
 
         return table
 
-    def _find_starts(self, batch: Batch, cells: EntryArrays) -> Tensor:
-        """Return the first entry of every slot of each block."""
-        slot_count = self.layout.slot_count
-        starts = self._buffer("starts", len(batch) * slot_count, torch.int64)
-        grid = triton.cdiv(slot_count, SEARCHED_SLOTS), len(batch)
-        kernels.find_starts[grid](cells[0], batch.table, starts, slot_count, batch.search_steps, BLOCK=SEARCHED_SLOTS)
-        return starts
-
-    def _first_copy(self, blocks: Sequence[ShardCells], panel: PanelShape) -> int:
-        """Return the first row of the copies of the columns that a panel samples."""
+    def _first_copy(self, count: int, panel: PanelShape) -> int:
+        """Return the first row of the copies of the columns that a panel of `count` blocks samples."""
         # The copies are behind the blocks: panel by panel, and block by block within a panel.
-        panels = blocks[0].shape.panels
-        before = [b.padded[1] for b in panels if b.stride >= 0 and b.start < panel.start]
-        return len(self.parameters.vectors) + len(blocks) * sum(before)
+        return len(self.parameters.vectors) + count * panel.copies_before
 
     def _put(self, array: NDArray[Any]) -> Tensor:
         """Return a small array on the device, without waiting for the device."""
@@ -265,23 +251,27 @@ class StepLauncher:
                 p.mirror, *arrays, *panel.tiles, *self._objective,
                 P=self.layout.padded_dim, BM=tile.rows, BN=tile.columns, BK=tile.depth, CHUNK=CHUNK, GROUP=GROUP,
                 STAGES=tile.stages, WEIGHTED=panel.stride >= 0, PRECISION=self._precision,
-                **self._flags, **self._launch,
+                num_warps=tile.warps, maxnreg=tile.registers, **self._flags,
             )  # fmt: skip
 
         return G.view(n, rows, columns), losses.view(n, pairs, 2)
 
-    def _operands(self, batch: Batch, run: slice, panel: PanelShape) -> tuple[Tensor, Tensor]:
-        """Return the vectors of a panel's rows (X) and of its columns (Y), for a run of blocks."""
+    def _multiply_back(
+        self, batch: Batch, panel: PanelShape, G: Tensor, row_gradients: Tensor, column_gradients: Tensor
+    ) -> None:
+        """Write the products G Y (of a panel's rows X) and G^T X (of its columns Y), run by run."""
         rows, columns = panel.padded
-        n, pitch = run.stop - run.start, self.layout.pitch
-        x_slot, y_slot = batch.slots[run.start]
-        mirror = self.parameters.mirror
-
-        x = view_blocks(mirror, x_slot * pitch + panel.start, n, rows, pitch)
-        if panel.stride < 0:
-            return x, view_blocks(mirror, y_slot * pitch, n, columns, pitch)
-        first = self._first_copy(batch.blocks, panel) + run.start * columns
-        return x, view_blocks(mirror, first, n, columns, columns)
+        pitch, mirror = self.layout.pitch, self.parameters.mirror
+        for run in batch.runs:
+            n = run.stop - run.start
+            x_slot, y_slot = batch.slots[run.start]
+            x = view_blocks(mirror, x_slot * pitch + panel.start, n, rows, pitch)
+            if panel.stride < 0:
+                y = view_blocks(mirror, y_slot * pitch, n, columns, pitch)
+            else:
+                y = view_blocks(mirror, self._first_copy(len(batch), panel) + run.start * columns, n, columns, columns)
+            _multiply(G[run], y, row_gradients[run])
+            _multiply(G[run].transpose(1, 2), x, column_gradients[run])
 
     def _run_sampled(
         self,
@@ -293,7 +283,8 @@ class StepLauncher:
         update: dict[str, Any],
     ) -> None:
         """Submit a batch of steps that sample zeros; update: arguments of the kernel."""
-        p, n, shape, pitch = self.parameters, len(batch), batch.shape, self.layout.pitch
+        p, layout, n, shape = self.parameters, self.layout, len(batch), batch.shape
+        pitch, width = layout.pitch, layout.padded_dim
         totals.zero_()
 
         # For every sampled panel, step and column: its index among the sampled ones (or -1) and the weight of zeros.
@@ -301,81 +292,52 @@ class StepLauncher:
         places = self._buffer("places", math.prod(size), torch.int32).fill_(-1).view(size)
         zero_weights = self._buffer("zero_weights", math.prod(size), torch.float32).fill_(0).view(size)
 
-        # The gradients of rows and columns, for every run and panel that has rows.
-        products: list[list[tuple[Tensor, Tensor]]] = [[] for _ in batch.runs]
+        # The gradients of rows and of columns, for every panel that has rows.
+        parts: list[tuple[Tensor, ...]] = []
         for number, panel in enumerate(shape.panels):
             if panel.stride >= 0:
                 fractions = np.array([step_fraction(step.seed, number - 1) for step in steps])
-                self._gather(batch, number, self._put(fractions), (places[number - 1], zero_weights[number - 1]))
+                # Without fused multiply-add, start + fraction * length rounds as in NumPy: the same columns as there.
+                kernels.gather[triton.cdiv(panel.padded[1], GATHERED_COLUMNS), n](
+                    p.mirror, p.offsets, p.weights, places[number - 1], zero_weights[number - 1], batch.table[number],
+                    *self._strides, self._put(fractions), pitch, panel.padded[1], P=width,
+                    PP=triton.next_power_of_2(width), BN=GATHERED_COLUMNS, enable_fp_fusion=False,
+                )  # fmt: skip
             if not panel.rows:
                 continue
 
             G, panel_losses = self._gradient(batch, panel, batch.table[number], cells, starts)
             totals[:, :2] += panel_losses.sum(1, dtype=torch.float64)
-            for parts, run in zip(products, batch.runs, strict=True):
-                x, y = self._operands(batch, run, panel)
-                parts.append((_multiply(G[run], y), _multiply(G[run].transpose(1, 2), x)))
+            part = tuple(torch.empty(n, size, width, device=self.device) for size in panel.padded)
+            self._multiply_back(batch, panel, G, *part)
+            parts.append(part)
             del G  # the next panel may need a larger buffer
-
-        # Rows before columns: both read the old vectors in the mirror, so the rows are copied there only at the end.
-        losses = self._buffer("rare losses", n * pitch * 3, torch.float32).view(n, -1, 3)
-        arrays = places, zero_weights, starts, losses
-        for run, parts in zip(batch.runs, products, strict=True):
-            for side in (0, 1):
-                self._update_sampled(batch, run, cells, arrays, [part[side] for part in parts], side, update)
-
-            where = batch.slots[run.start][0] * pitch, run.stop - run.start, shape.rows, pitch
-            view_blocks(p.mirror, *where)[..., : self.layout.dim].copy_(view_blocks(p.vectors, *where))
-
-        rare = losses[:, : shape.rows].sum(1, dtype=torch.float64)
-        totals += rare * self._signs
-
-    def _gather(self, batch: Batch, number: int, fractions: Tensor, places: tuple[Tensor, Tensor]) -> None:
-        """Copy the columns that a panel samples in this step.
-
-        fractions: of each step, see `step_fraction`. places: rows of `places` and `zero_weights` of the panel.
-        """
-        p, panel = self.parameters, batch.shape.panels[number]
-
-        padded, width = panel.padded[1], self.layout.padded_dim
-        kernels.gather[(triton.cdiv(padded, GATHERED_COLUMNS), len(batch))](
-            p.mirror, p.offsets, p.weights, *places, batch.table[number], *self._strides, fractions,
-            self.layout.pitch, padded, P=width, PP=triton.next_power_of_2(width), BN=GATHERED_COLUMNS,
-            **self._no_fusion,
-        )  # fmt: skip
-
-    def _update_sampled(
-        self,
-        batch: Batch,
-        run: slice,
-        cells: EntryArrays,
-        arrays: tuple[Tensor, ...],
-        parts: list[Tensor],
-        side: int,
-        update: dict[str, Any],
-    ) -> None:
-        """Update one side of a run of steps that sample zeros; parts: the side's gradients of panels that have rows."""
-        p, shape, pitch = self.parameters, batch.shape, self.layout.pitch
-        places, zero_weights, starts, losses = arrays
-        size, others = (shape.columns, shape.rows) if side else (shape.rows, shape.columns)
-        first = batch.slots[run.start]
 
         # The kernel takes three parts. It does not use those of common rows, or of a third panel, if there are none.
         has_common = shape.panels[0].rows > 0
         three = [*(parts if has_common else [parts[0], *parts]), parts[-1]][:3]
         second = shape.panels[2].start if len(shape.panels) > 2 else shape.rows
-        width = self.layout.padded_dim
         whole, rest = _two_powers(width)
 
-        kernels.update_sampled[(size, run.stop - run.start)](
-            p.vectors, p.state, p.mirror, p.offsets, places[:, run], zero_weights[:, run],
-            batch.table[0, run], *three, *(part.shape[1] for part in three),
-            starts, *cells[1:], losses[run], first[side] * pitch,
-            first[1 - side] * pitch, pitch, len(batch), others, shape.panels[0].rows, second, self.layout.dim,
-            *self._decay, *self._objective, SIDE=side, PANELS=len(shape.panels) - 1,
-            HAS_COMMON=has_common, P=width, P1=whole, P2=rest, CHUNK=RARE_CHUNK,
-            **update, **self._flags, **self._one_warp,
-        )  # fmt: skip
+        # Rows before columns: both read the old vectors in the mirror, so the rows are copied there only at the end.
+        losses = self._buffer("rare losses", n * pitch * 3, torch.float32).view(n, -1, 3)
+        sizes = shape.rows, shape.columns
+        for side in (0, 1):
+            kernels.update_sampled[(sizes[side], n)](
+                p.vectors, p.state, p.mirror, p.offsets, places, zero_weights, batch.table[0],
+                *(part[side] for part in three), *(part[side].shape[1] for part in three),
+                starts, *cells[1:], losses, pitch, n, sizes[1 - side], shape.panels[0].rows, second, layout.dim,
+                *self._decay, *self._objective, SIDE=side, PANELS=len(shape.panels) - 1,
+                HAS_COMMON=has_common, P=width, P1=whole, P2=rest, CHUNK=RARE_CHUNK,
+                num_warps=1, **update, **self._flags,
+            )  # fmt: skip
+
+        for run in batch.runs:
+            where = batch.slots[run.start][0] * pitch, run.stop - run.start, shape.rows, pitch
+            view_blocks(p.mirror, *where)[..., : layout.dim].copy_(view_blocks(p.vectors, *where))
+
+        rare = losses[:, : shape.rows].sum(1, dtype=torch.float64)
+        totals += rare * self._signs
 
 
 def _make_hopper(
@@ -407,8 +369,9 @@ def view_blocks(array: Tensor, first: int, count: int, rows: int, pitch: int) ->
     return array.as_strided((count, rows, width), (pitch * width, width, 1), first * width)
 
 
-def _multiply(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return a batch of products a b, accumulated and returned in float32; written to `out` if it is given."""
+def _multiply(a: Tensor, b: Tensor, out: Tensor) -> None:
+    """Write a batch of products a b to `out`, accumulated and returned in float32."""
     if a.dtype != torch.float32 and a.device.type == "cuda":
-        return torch.bmm(a, b, out_dtype=torch.float32, out=out)
-    return torch.bmm(a.float(), b.float(), out=out)
+        torch.bmm(a, b, out_dtype=torch.float32, out=out)
+    else:
+        torch.bmm(a.float(), b.float(), out=out)

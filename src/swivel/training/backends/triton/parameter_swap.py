@@ -233,7 +233,7 @@ class ParameterStore:
 
     def ensure_loaded(self, pair: Pair) -> None:
         """Load two groups if necessary; the computation that is submitted next waits until they are on the device."""
-        if self.is_pool:
+        if not self.is_swapping:
             return
         if pair in self._upcoming:
             del self._upcoming[: self._upcoming.index(pair)]
@@ -269,7 +269,7 @@ class ParameterStore:
 
     def release(self) -> None:
         """Record that the steps of the current groups were submitted, and prefetch the next groups."""
-        if self._current is None or all(side.is_whole for side in self.banks):
+        if not self.is_swapping or self._current is None:
             return
 
         # The kernels submitted so far use the banks of the current groups: a later load into one waits for this mark.

@@ -68,6 +68,7 @@ class PanelShape:
     padded: tuple[int, int]  # number of rows and of columns, rounded up to whole tiles
     slot: int  # slot of the first tile
     slot_columns: int  # tiles per row of tiles that have a slot of observed cells
+    copies_before: int  # columns, rounded up, that the sampled panels before it copy
     stride: int  # first stride in `SlotLayout.strides`; -1: not sampled, all columns in their place
 
 
@@ -128,16 +129,17 @@ class SlotLayout:
         # A sampled panel has slots only for tiles with common columns; its other cells are in the slots of rows and
         # columns, which follow those of the tiles.
         panels: list[PanelShape] = []
-        slot = 0
+        slot = copies = 0
         for number, tier in enumerate(tiers):
-            panel = self._make_panel(tier, columns, slot, None if number == 0 else common[1])
+            panel = self._make_panel(tier, columns, slot, copies, None if number == 0 else common[1])
             slot += panel.tiles[0] * panel.slot_columns
+            copies += panel.padded[1] if panel.stride >= 0 else 0
             panels.append(panel)
 
         extra = rows + columns if len(tiers) > 1 else 0
         return BlockShape(rows, columns, common, tuple(panels), slot, slot + rows, slot + extra)
 
-    def _make_panel(self, tier: Tier, columns: int, slot: int, common: int | None) -> PanelShape:
+    def _make_panel(self, tier: Tier, columns: int, slot: int, copies: int, common: int | None) -> PanelShape:
         """Return the panel of a tier; `common` is the number of common columns, or None for the tier of common rows."""
         rows, strides = tier
         tile = self.tile
@@ -151,4 +153,4 @@ class SlotLayout:
         tiles = math.ceil(len(rows) / tile.rows), math.ceil(width / tile.columns)
         padded = tiles[0] * tile.rows, tiles[1] * tile.columns
         slot_columns = tiles[1] if common is None else math.ceil(common / tile.columns)
-        return PanelShape(rows.start, len(rows), width, tiles, padded, slot, slot_columns, stride)
+        return PanelShape(rows.start, len(rows), width, tiles, padded, slot, slot_columns, copies, stride)

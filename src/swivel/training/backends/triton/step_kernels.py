@@ -339,33 +339,10 @@ def _dense_gradient(
 
 
 @triton.jit
-def _rare_pull(
-    m, x, zero, ok, V, unseen, base, scale, power,
-    SQRT: tl.constexpr, FAST: tl.constexpr,
-):  # fmt: skip
-    """Return gradient and loss of rare observed cells, and their loss as zeros, which the caller subtracts.
-
-    zero: the weight with which the cell was added as a zero, or 0 if its column was not sampled.
-    """
-    pull, loss = observed_gradient(m, x, unseen, base, scale, power, SQRT, FAST)
-    sigmoid, hinge = unobserved_gradient(m, FAST)
-    # Subtract the gradient as a zero, rounded to the dtype of G as `gradient` has stored it.
-    as_zero = (zero * sigmoid).to(V.dtype.element_ty).to(tl.float32)
-    return tl.where(ok, pull - as_zero, 0.0), tl.where(ok, loss, 0.0), zero * finish_loss(hinge, FAST)
-
-
-@triton.jit
 def _store_three(line, first, second, third):
     tl.store(line, first)
     tl.store(line + 1, second)
     tl.store(line + 2, third)
-
-
-@triton.jit
-def _load_halves(line, k1, k2, P: tl.constexpr):
-    """Return the two parts of a vector of the mirror, as float32."""
-    first = tl.load(line + k1, mask=k1 < P, other=0.0).to(tl.float32)
-    return first, tl.load(line + k2, mask=k2 < P, other=0.0).to(tl.float32)
 
 
 # The gradient is the sum of the panels' products (`part0` to `part2`) and of the vector's rare observed cells, which
@@ -384,15 +361,16 @@ def _load_halves(line, k1, k2, P: tl.constexpr):
 @triton.jit
 def update_sampled(
     vectors, state, V, offsets, places, zero_weights, table, part0, part1, part2, apart0, apart1, apart2,
-    starts, positions, counts, losses, own_first, other_first, pitch, shards, others, common, second, D,
+    starts, positions, counts, losses, pitch, shards, others, common, second, D,
     weight_decay, decay_power, unit0, unit1, unseen, base, scale, power, learning_rate, OPTIMIZER: tl.constexpr,
     BY_SUM: tl.constexpr, SIDE: tl.constexpr, PANELS: tl.constexpr, HAS_COMMON: tl.constexpr, P: tl.constexpr,
     P1: tl.constexpr, P2: tl.constexpr, CHUNK: tl.constexpr, SQRT: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
     """Update one row (SIDE 0) or column (SIDE 1) of every shard, for steps that sample zeros."""
     row, shard = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    slot = starts + tl.load(table + shard * FIELDS + 9 + SIDE) + row
-    own, other0 = own_first + shard * pitch + row, other_first + shard * pitch
+    entry = table + shard * FIELDS
+    slot = starts + tl.load(entry + 9 + SIDE) + row
+    own, other0 = tl.load(entry + 7 * SIDE) + row, tl.load(entry + 7 - 7 * SIDE)  # `x0` and `whole_y0`
     start, stop = tl.load(slot), tl.load(slot + 1)
 
     k1, k2 = tl.arange(0, P1), P1 + tl.arange(0, P2)
@@ -408,7 +386,8 @@ def update_sampled(
     if SIDE == 0:
         first_weights = second_weights if row >= second else first_weights
 
-    own1, own2 = _load_halves(V + own * P, k1, k2, P)
+    own1 = tl.load(V + own * P + k1, mask=k1 < P, other=0.0).to(tl.float32)
+    own2 = tl.load(V + own * P + k2, mask=k2 < P, other=0.0).to(tl.float32)
     offset = tl.load(offsets + own) + unseen
     observed, zeros, weight = 0.0, 0.0, 0.0
     while start < stop:
@@ -426,16 +405,20 @@ def update_sampled(
         # s = x . y, m = (s - pmi*) / log 2, e = dL / ds; then dL/dx = e y (or dL/dy = e x).
         s = tl.sum(theirs1 * own1[None, :], 1) + tl.sum(theirs2 * own2[None, :], 1)
         m = s * LOG2E - (offset + tl.load(offsets + other0 + other, mask=ok, other=0.0))
-        e, loss, hinge = _rare_pull(m, x, zero, ok, V, unseen, base, scale, power, SQRT, FAST)
+        pull, loss = observed_gradient(m, x, unseen, base, scale, power, SQRT, FAST)
+        sigmoid, hinge = unobserved_gradient(m, FAST)
+        # Subtract the gradient as a zero, rounded to the dtype of G as `gradient` has stored it.
+        as_zero = (zero * sigmoid).to(V.dtype.element_ty).to(tl.float32)
+        e = tl.where(ok, pull - as_zero, 0.0)
+        loss, loss_as_zero = tl.where(ok, loss, 0.0), zero * finish_loss(hinge, FAST)
         g1, g2 = g1 + tl.sum(e[:, None] * theirs1, 0), g2 + tl.sum(e[:, None] * theirs2, 0)
         if SIDE == 0:
             observed += tl.sum(loss)
-            zeros += tl.sum(hinge)
+            zeros += tl.sum(loss_as_zero)
             weight += tl.sum(zero)
         start += CHUNK
 
     if BY_SUM:
-        entry = table + shard * FIELDS
         weight_decay = _decay_by_sum(offset - unseen, entry, SIDE, weight_decay, decay_power, unit0, unit1)
     vectors, state, V = vectors + own * D, state + own * D, V + own * P
     _apply(g1 / others, vectors, state, V, k1, k1, k1 < D, weight_decay, learning_rate, OPTIMIZER, SIDE == 1)
