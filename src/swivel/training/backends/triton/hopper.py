@@ -73,11 +73,12 @@ from swivel.training.objective_triton import LN2, LOG2E, MAX_MARGIN
 Tensor = torch.Tensor
 MAX_WIDTH = 320  # values of a padded vector: the 64 rows of a consumer then use 80 registers per thread
 SHARED_BYTES = 160 << 10  # upper limit of the ring
+ITEMS_PER_PAIR = 4  # items per pair of row tiles; measured
 ROWS = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
 COLUMNS = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=5)
 COLUMNS_SHAPE = (4, 4, 4, 2, 64)  # 128 columns as [32 columns, j, q, b], and 64 dimensions; see `PAIRS`
 
-SPLIT = gl.constexpr(4)  # items per pair of row tiles; measured
+SPLIT = gl.constexpr(ITEMS_PER_PAIR)
 FIRST_CHUNK = gl.constexpr(128)  # one cell per thread
 CHUNK = gl.constexpr(512)  # observed cells that are processed together, after the first chunk; measured
 ONE_WARP = gl.constexpr(gl.BlockedLayout([1], [32], [1], [0]))
@@ -534,7 +535,7 @@ class HopperGradient:
 
     def loss_pairs(self, tiles: tuple[int, int]) -> int:
         """Return the number of loss pairs (observed, unobserved) per shard, for a panel of `tiles` rows and columns."""
-        return -(-tiles[0] // 2) * SPLIT.value * 2
+        return -(-tiles[0] // 2) * ITEMS_PER_PAIR * 2
 
     def launch(self, arrays: tuple[Tensor, ...], tiles: tuple[int, int], *, shards: int, is_weighted: bool) -> None:
         """Launch the kernel; arrays: offsets, weights, G, table, starts, positions, counts, losses."""

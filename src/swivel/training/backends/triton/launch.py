@@ -177,7 +177,7 @@ class StepLauncher:
         rows, columns = panel.padded
         G, losses = self._gradient(batch, panel, batch.table[0], cells, starts)
         gradients = self._buffer("gradients", n * (rows + columns) * width, torch.float32)
-        row_gradients, column_gradients = gradients.split([n * rows * width, n * columns * width])
+        row_gradients, column_gradients = torch.split(gradients, [n * rows * width, n * columns * width])
         row_gradients = row_gradients.view(n, rows, width)
         column_gradients = column_gradients.view(n, columns, width)
         self._multiply_back(batch, panel, G, row_gradients, column_gradients)
