@@ -140,7 +140,8 @@ class TritonBackend(Backend):
 
         # Behind the blocks: the copies of sampled columns, and rows that the tiles of the last block may read. Those
         # are multiplied by a gradient of 0.
-        rows = sum(side.slots for side in banks) * layout.pitch
+        self._slots = sum(side.slots for side in banks)
+        rows = self._slots * layout.pitch
         more_rows = rows + max_blocks * self._estimate.copied_columns + layout.pitch
         dtype = getattr(torch, self.settings.dtype)
         parameters = Parameters(
@@ -158,8 +159,7 @@ class TritonBackend(Backend):
     def take(self, matrix: Matrix) -> None:
         """Lay out the cells of the whole matrix on the device, or in host memory if they do not fit."""
         estimate, max_blocks = self._estimate, self._max_blocks
-        slots = sum(side.slots for side in self._store.banks)
-        free_bytes = self._memory - estimate.parameters(slots, max_blocks)
+        free_bytes = self._memory - estimate.parameters(self._slots, max_blocks)
 
         with self._on_device():
             cells = DeviceCells(
