@@ -96,7 +96,7 @@ def caps(size: Size, cells: int, device: str) -> dict[str, int | None]:
     needs = DeviceMemoryEstimate(make_settings(size, cells, device), (starts, starts), size.dim)
     max_blocks = needs.max_blocks(None)
     least = needs.min_bytes(None, (1, 1))
-    third = entry_bytes(needs.slots) * cells // 3
+    third = entry_bytes(needs.layout.slot_count) * cells // 3
     third += needs.parameters(2 * size.blocks, max_blocks) + needs.work(max_blocks)
     return {"resident": None, "cells streamed": max(least, third), "parameters swapped": least // 2}
 

@@ -58,7 +58,7 @@ def run_job(job: dict[str, Any], folder: Path) -> dict[str, Any] | None:
         "losses": [loss.mean for loss in trained.history],
         "sent": executor.moved,
         "description": executor.describe(),
-        "slots": executor._backend._places.slots if config.backend == "triton" else None,  # type: ignore[attr-defined]
+        "slots": executor._backend._slots if config.backend == "triton" else None,  # type: ignore[attr-defined]
     }
 
 

@@ -19,10 +19,10 @@ from swivel.counts.shards import make_piece
 from swivel.training.backends import BackendSettings, ParameterBlock, Step, ZeroSampling
 from swivel.training.backends.base import Starts
 from swivel.training.backends.triton.backend import TritonBackend
-from swivel.training.backends.triton.cell_feed import Copies, EntryArrays
-from swivel.training.backends.triton.launch import Batch, Parameters, PlacedBlock
+from swivel.training.backends.triton.device_cells import Copies, EntryArrays, ShardCells
+from swivel.training.backends.triton.launch import Batch, Parameters, count_cells
 from swivel.training.backends.triton.memory_plan import DeviceMemoryEstimate
-from swivel.training.backends.triton.slot_layout import Shapes, SlotLayout
+from swivel.training.backends.triton.slot_layout import SlotLayout
 from swivel.training.objective import Loss, Objective, Optimizer
 from swivel.training.schedule import block_starts, rounds_in_groups
 
@@ -137,27 +137,29 @@ def bits(backend: TritonBackend) -> list[bytes]:
 class PlainLauncher:
     """Replaces `StepLauncher`: a fast step on the CPU whose result depends on every parameter and every entry."""
 
-    def __init__(self, settings: BackendSettings, places: SlotLayout, shapes: Shapes, parameters: Parameters) -> None:
-        self.places = places
+    def __init__(self, settings: BackendSettings, layout: SlotLayout, parameters: Parameters) -> None:
+        self.layout = layout
         self.parameters = parameters
 
-    def prepare(self, blocks: Sequence[PlacedBlock], begins: Sequence[int], copies: Copies, slot_count: int) -> Batch:
-        counts = np.array([block.count_cells() for block in blocks], np.float64)
-        return Batch(blocks, begins, copies, slot_count, torch.zeros(0), [], 0, counts)
+    def prepare(
+        self, blocks: Sequence[ShardCells], slots: Sequence[tuple[int, int]], begins: Sequence[int], copies: Copies
+    ) -> Batch:
+        counts = np.array([count_cells(block) for block in blocks], np.float64)
+        return Batch(blocks, slots, begins, copies, torch.zeros(0), [], 0, counts)
 
     def run(
         self, batch: Batch, steps: Sequence[Step], cells: EntryArrays, totals: torch.Tensor, optimizer: Optimizer | None
     ) -> None:
         slots, positions, counts = cells
-        shape, pitch = batch.shape, self.places.pitch
+        shape, pitch = batch.shape, self.layout.pitch
         totals.zero_()
         for number, each in enumerate(batch.blocks):
-            x0, y0 = (slot * pitch for slot in each.slots)
+            x0, y0 = (slot * pitch for slot in batch.slots[number])
             rows = slice(x0, x0 + shape.rows)
             columns = slice(y0, y0 + shape.columns)
 
             first = batch.begins[number]
-            last = first + each.cells.entries
+            last = first + each.entries
             places = positions[first:last].to(torch.int64) % (shape.rows * shape.columns)
             weighted = counts[first:last] * (1 + slots[first:last] % 3)
             pull = torch.zeros(shape.rows * shape.columns).index_add_(0, places, weighted)
@@ -165,7 +167,7 @@ class PlainLauncher:
             totals[number, 0] = self._update(rows, columns, pull, steps[number].learning_rate)
 
     def _update(self, rows: slice, columns: slice, pull: torch.Tensor, rate: float) -> float:
-        p, dim = self.parameters, self.places.dim
+        p, dim = self.parameters, self.layout.dim
         x, y = p.mirror[rows, :dim].clone(), p.mirror[columns, :dim].clone()
         gradient = torch.sigmoid(x @ y.T - p.offsets[rows, None] - p.offsets[columns]) - 0.01 * pull
         for where, part in ((rows, gradient @ y), (columns, gradient.T @ x)):

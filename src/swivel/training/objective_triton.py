@@ -33,7 +33,7 @@ def log2(x, FAST: tl.constexpr):
 
 @triton.jit
 def unobserved_gradient(m, FAST: tl.constexpr):
-    """Return 2^m / (1 + 2^m), the gradient of unobserved cells, and 1 + 2^m, for `join_losses` and `finish_loss`."""
+    """Return 2^m / (1 + 2^m), the gradient of unobserved cells, and 1 + 2^m, for `finish_loss`."""
     m = tl.minimum(m, MAX_MARGIN)
     if FAST:
         return tl.inline_asm_elementwise(
@@ -57,15 +57,9 @@ def unobserved_gradient(m, FAST: tl.constexpr):
 
 
 @triton.jit
-def join_losses(a, b):
-    """Join the second results of `unobserved_gradient` of two cells, so that they share one logarithm."""
-    return a * b
-
-
-@triton.jit
-def finish_loss(joined, FAST: tl.constexpr):
-    """Return the sum of L_0 / log 2 of cells that were joined."""
-    return log2(joined, FAST)
+def finish_loss(product, FAST: tl.constexpr):
+    """Return the sum of L_0 / log 2 of some cells from the product of their 1 + 2^m: they share one logarithm."""
+    return log2(product, FAST)
 
 
 @triton.jit

@@ -23,7 +23,7 @@ from triton.experimental.gluon._runtime import GluonASTSource
 from swivel.training.backends.triton import hopper, step_kernels
 
 KINDS = {torch.bfloat16: "bf16", torch.float16: "fp16"}
-INTEGERS = "tiles_m tiles_n items pairs y_rows most side pitch rows shards own_first other_first".split()
+INTEGERS = "tiles_m tiles_n items pairs y_rows most pitch shards".split()
 INTEGERS += "apart0 apart1 apart2 others common second D slot_count steps".split()
 TYPES = {"table": "*i64", "starts": "*i64", "slots": "*i16", "positions": "*i16", "places": "*i32", "counter": "*i32"}
 TYPES |= {name: "*fp64" for name in ("strides", "lengths", "fractions", "totals")}
@@ -68,13 +68,11 @@ print(json.dumps({
     "gradient on Ampere": compile_plain("gradient", 80, WEIGHTED=True, **TILE, **RULES),
     "gradient": compile_plain("gradient", 90, WEIGHTED=False, **TILE, **RULES),
     "gradient, weighted": compile_plain("gradient", 90, WEIGHTED=True, **TILE, **OTHERS),
-    "add_losses": compile_plain("add_losses", 90, BLOCK=1024),
     "find_starts": compile_plain("find_starts", 90, BLOCK=128),
     "gather": compile_plain("gather", 90, P=320, PP=512, BN=16),
     "update": compile_plain("update", 90, OPTIMIZER=(0.9,), BY_SUM=False, D=300, P=320, SIZE=1024),
     "update, decay by sum": compile_plain("update", 90, OPTIMIZER=None, BY_SUM=True, D=300, P=320, SIZE=1024),
     "update_sampled, gradients": compile_plain("update_sampled", 90, SIDE=0, **{**HALVES, "OPTIMIZER": None}, **RULES),
-    "refresh": compile_plain("refresh", 90, D=300, P=320, SIZE=1024),
     "update_sampled rows": compile_plain("update_sampled", 90, SIDE=0, **HALVES, **RULES),
     "update_sampled columns": compile_plain("update_sampled", 90, SIDE=1, **HALVES, **RULES),
     "update_sampled, decay by sum": compile_plain("update_sampled", 90, SIDE=1, **BY_SUM, **RULES),

@@ -37,10 +37,9 @@ from streaming_runs import (
     with_plain_steps,
 )
 from swivel.training.backends.triton import backend as triton_backend
-from swivel.training.backends.triton import cell_feed, cuda_streams, parameter_swap
-from swivel.training.backends.triton.cell_feed import plan_copies
-from swivel.training.backends.triton.device_cells import DeviceCells, ShardCells
-from swivel.training.backends.triton.slot_layout import KernelTile, Shapes, SlotLayout
+from swivel.training.backends.triton import cuda_streams, device_cells, parameter_swap
+from swivel.training.backends.triton.device_cells import DeviceCells, plan_copies
+from swivel.training.backends.triton.slot_layout import KernelTile, SlotLayout
 
 UNEVEN = 100  # bytes: the largest block of such a small matrix has a few entries more than estimated
 
@@ -94,7 +93,7 @@ def test_swapped_parameters_give_the_same_bits(
     hand_over(backend, kind, zeros)
 
     assert isinstance(backend._store, parameter_swap.ParameterStore)
-    assert [side.banks for side in backend._store.layout] == [side.banks for side in needs.banks(groups, (banks,) * 2)]
+    assert [side.banks for side in backend._store.banks] == [side.banks for side in needs.banks(groups, (banks,) * 2)]
     assert ("parameters swapped between device and host memory" in backend.describe()) is backend.is_swapping
     assert run_epochs(backend, kind, groups) == run_resident(kind, zeros, groups)
 
@@ -126,7 +125,7 @@ def test_a_value_that_is_not_finite_is_detected_after_its_block_was_swapped_out(
     backend.hold(rows, columns, make_starts(kind))
     backend.take(SimpleNamespace(stored=make_matrix(kind)[0]))  # type: ignore[arg-type]
     assert backend.is_swapping
-    assert backend.is_finite(), "no block is on the device yet"
+    assert not backend.is_finite(), "the block is in host memory"
     run_epochs(backend, kind, groups, epochs=1)
     assert not backend.is_finite()
 
@@ -196,7 +195,7 @@ def wait_for_late_copy(mark: Callable[[], None] | None) -> None:
 def test_every_use_of_copied_data_waits_for_the_copy(zeros: ZeroSampling, monkeypatch: pytest.MonkeyPatch) -> None:
     kind, groups = "rectangular", (2, 1)
     expected = run_resident(kind, zeros, groups)
-    for module in (parameter_swap, cell_feed):
+    for module in (parameter_swap, device_cells):
         monkeypatch.setattr(module, "CopyQueue", LateQueue)
         monkeypatch.setattr(module, "wait_on_device", lambda device, mark: mark() if mark else None)
         monkeypatch.setattr(module, "record_mark", lambda device: None)
@@ -209,58 +208,6 @@ def test_every_use_of_copied_data_waits_for_the_copy(zeros: ZeroSampling, monkey
         hand_over(backend, kind, zeros)
         assert backend.is_swapping
         assert run_epochs(backend, kind, groups) == expected
-
-
-class NumberedMark:
-    """A mark that knows when it was made: after how many events. On a GPU it has a CUDA event."""
-
-    def __init__(self, number: int, event: Any) -> None:
-        self.number = number
-        self.event = event
-
-    def wait(self, stream: Any) -> None:
-        """Make a stream wait for the event; `Stream.wait_event` calls this."""
-        self.event.wait(stream)
-
-    def synchronize(self) -> None:
-        self.event.synchronize()
-
-
-@with_plain_steps
-def test_a_group_leaves_the_device_after_its_values_were_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    kind, groups, zeros = "symmetric", (1, 1), ZeroSampling()
-    events: list[int | None] = []  # the first row of a bank that was checked; None: a mark
-    saves = []
-    find_largest, save = parameter_swap.find_largest, parameter_swap.ParameterStore._save
-
-    def note_check(parameters: Any, rows: slice = slice(None)) -> Any:
-        events.append(rows.start)
-        return find_largest(parameters, rows)
-
-    def make_mark(device: torch.device) -> NumberedMark:
-        events.append(None)
-        return NumberedMark(len(events), cuda_streams.record_mark(device))
-
-    def note_save(self: Any, side: int, blocks: range, number: int, after: Any) -> Any:
-        first = self._bank_rows(side, number).start
-        last_check = max((n for n, event in enumerate(events, 1) if event == first), default=0)
-        waited = [mark.number for mark in after if isinstance(mark, NumberedMark)]
-        saves.append((last_check, max(waited, default=None)))
-        return save(self, side, blocks, number, after)
-
-    monkeypatch.setattr(parameter_swap, "find_largest", note_check)
-    monkeypatch.setattr(parameter_swap, "record_mark", make_mark)
-    monkeypatch.setattr(parameter_swap.ParameterStore, "_save", note_save)
-    if DEVICE == "cpu":  # A mark is None there, and nothing waits for it.
-        monkeypatch.setattr(parameter_swap, "wait_on_host", lambda mark: None)
-        monkeypatch.setattr(parameter_swap, "wait_on_device", lambda device, mark: None)
-    backend = make_backend(zeros, make_needs(kind, zeros).min_bytes(groups, (2, 2)) + UNEVEN, groups)
-    hand_over(backend, kind, zeros)
-    run_epochs(backend, kind, groups)
-    # The last saves are those of `fetch`, of groups that stay.
-    leaving = [(checked, waited) for checked, waited in saves if checked and waited is not None]
-    assert len(leaving) > 4
-    assert all(waited > checked for checked, waited in leaving)
 
 
 def test_batches_are_prepared_once_and_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -405,10 +352,9 @@ def test_laying_out_cells_stays_within_the_memory_limit(
 def test_the_cells_of_a_round_are_copied_in_few_pieces(groups: tuple[int, int], is_symmetric: bool) -> None:
     blocks = 12, 12 if is_symmetric else 10
     starts = [np.asarray(group_starts(count, group)) for count, group in zip(blocks, groups, strict=True)]
-    layout = SlotLayout((block_starts(120, blocks[0]), block_starts(100, blocks[1])), DIM)
+    sides = block_starts(120, blocks[0]), block_starts(100, blocks[1])
     cells = DeviceCells(
-        layout,
-        Shapes(ZeroSampling(), KernelTile()),
+        SlotLayout(sides, DIM, ZeroSampling(), KernelTile()),
         torch.device("cpu"),
         groups=(starts[0].tolist(), starts[1].tolist()),
     )
@@ -419,28 +365,27 @@ def test_the_cells_of_a_round_are_copied_in_few_pieces(groups: tuple[int, int], 
     cells._kept_at = cells._order_for_rounds()
 
     for round in rounds_in_groups(*blocks, *groups, (1, 1)):
-        _, copies = plan_copies([cells.find(block) for block in round])
+        shards = [cells.find(block) for block in round]
+        _, copies = plan_copies([(shard.begin, shard.end) for shard in shards])
         # A mirrored block is read from the other side of the diagonal; the groups of a pair may differ in size.
         assert len(copies) <= (2 if groups[0] == groups[1] or not is_symmetric else 4)
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5)), max_size=8))
-def test_planned_copies_cover_every_entry(spans: list[tuple[int, int]]) -> None:
+def test_planned_copies_cover_every_entry(shards: list[tuple[int, int]]) -> None:
     source = np.arange(60)
-    shards = [ShardCells(begin, begin + size, size) for begin, size in spans]
-    begins, copies = plan_copies(shards)
-    buffer = np.full(sum(size for _, size in spans), -1)
+    begins, copies = plan_copies([(begin, begin + size) for begin, size in shards])
+    buffer = np.full(sum(size for _, size in shards), -1)
     for begin, end, target in copies:
         buffer[target : target + end - begin] = source[begin:end]
-    for shard, begin in zip(shards, begins, strict=True):
-        np.testing.assert_array_equal(buffer[begin : begin + shard.entries], source[shard.begin : shard.end])
+    for (begin, size), target in zip(shards, begins, strict=True):
+        np.testing.assert_array_equal(buffer[target : target + size], source[begin : begin + size])
 
 
 @pytest.mark.parametrize(("resident", "temporary"), [(0, 10**9), (10**9, 0)], ids=["resident", "temporary"])
 def test_blocks_too_large_for_the_device_are_refused(resident: int, temporary: int) -> None:
     cells = DeviceCells(
-        SlotLayout(make_starts("symmetric"), DIM),
-        Shapes(ZeroSampling(), KernelTile()),
+        SlotLayout(make_starts("symmetric"), DIM, ZeroSampling(), KernelTile()),
         torch.device(DEVICE),
         resident_bytes=resident,
         temporary_bytes=temporary,

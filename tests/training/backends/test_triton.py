@@ -277,18 +277,18 @@ def test_memory_between_blocks_and_behind_vectors_has_no_effect(make: Maker, kin
     assert bits(disturbed) == bits(plain)
 
     # The padding of a vector must stay zero, or the products would be wrong.
-    mirror = disturbed._parameters.mirror  # type: ignore[attr-defined]
+    mirror = disturbed._store.parameters.mirror  # type: ignore[attr-defined]
     assert mirror.shape[1] == 64
     assert torch.all(mirror[inside, 50:] == 0)
 
 
 def fill_between_blocks(backend: Any, value: float) -> torch.Tensor:
     """Fill the rows of the mirror and the offsets that are not in a block; return a mask of those that are."""
-    parameters = backend._parameters
+    parameters = backend._store.parameters
     inside = torch.zeros(len(parameters.mirror), dtype=torch.bool, device=parameters.mirror.device)
     for side, starts in enumerate(STARTS):
         for block, size in enumerate(np.diff(starts).tolist()):
-            first = backend._store.slot_of(side, block) * backend._places.pitch
+            first = backend._store.slot_of(side, block) * backend._estimate.layout.pitch
             inside[first : first + size] = True
     parameters.mirror[~inside] = value
     parameters.offsets[~inside] = value

@@ -20,7 +20,7 @@ pytest.importorskip("triton")
 pytest.importorskip("numba")  # builds the matrix
 from swivel.training.backends.triton import device_cells as cells_module
 from swivel.training.backends.triton.device_cells import DeviceCells, ShardCells
-from swivel.training.backends.triton.slot_layout import BlockShape, KernelTile, Shapes, SlotLayout
+from swivel.training.backends.triton.slot_layout import BlockShape, KernelTile, SlotLayout
 
 DEVICE = torch.device("cuda" if HAS_GPU else "cpu")
 ZEROS = {"all": ZeroSampling(), "sampled": ZeroSampling(common=0.2, middle=0.5, share=0.1)}
@@ -64,7 +64,7 @@ def matrices(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Matrix]:
 
 def lay_out(matrix: Matrix, blocks: tuple[int, int], zeros: ZeroSampling) -> DeviceCells:
     starts = [block_starts(size, count) for size, count in zip(matrix.shape, blocks, strict=True)]
-    cells = DeviceCells(SlotLayout((starts[0], starts[1]), 8), Shapes(zeros, TILE), DEVICE)
+    cells = DeviceCells(SlotLayout((starts[0], starts[1]), 8, zeros, TILE), DEVICE)
     cells.take(matrix.stored)
     return cells
 
@@ -109,7 +109,7 @@ def read_rare(cells: DeviceCells, shard: ShardCells, shape: BlockShape, side: in
 def check_block(cells: DeviceCells, block: tuple[int, int], expected: BlockCells) -> None:
     shard = cells.find(block)
     assert shard.mirrored == expected.mirrored
-    shape = cells.shape_of(block, mirrored=shard.mirrored)
+    shape = shard.shape
 
     positions = expected.positions.astype(np.int64)
     truth = np.zeros((shape.rows, shape.columns), np.float32)
@@ -177,7 +177,7 @@ def test_pieces_and_groups_do_not_change_a_bit(
 def test_positions_of_a_block_may_use_16_bits(zeros: ZeroSampling) -> None:
     shape = 3, 1 << 16
     starts = np.array([0, shape[0]]), np.array([0, shape[1]])
-    cells = DeviceCells(SlotLayout(starts, 1), Shapes(zeros, TILE), DEVICE)
+    cells = DeviceCells(SlotLayout(starts, 1, zeros, TILE), DEVICE)
     columns = np.array([0, 32_767, 32_768, 65_535])
     positions = (np.arange(3)[:, None] << 16 | columns).ravel().astype(np.uint32)
     expected = BlockCells(positions, np.arange(1, 13, dtype=np.float32), mirrored=False)

@@ -33,13 +33,11 @@ from swivel.training.backends.base import (
     Starts,
     Step,
 )
-from swivel.training.backends.triton.cell_feed import CellFeed
 from swivel.training.backends.triton.cuda_streams import HostMemory, record_mark, usable_memory, wait_on_host
-from swivel.training.backends.triton.device_cells import DeviceCells
-from swivel.training.backends.triton.launch import Batch, Parameters, PlacedBlock, StepLauncher
-from swivel.training.backends.triton.memory_plan import USED_SHARE, DeviceMemoryEstimate, arrange
+from swivel.training.backends.triton.device_cells import CellFeed, DeviceCells, ShardCells
+from swivel.training.backends.triton.launch import Batch, Parameters, StepLauncher
+from swivel.training.backends.triton.memory_plan import USED_SHARE, Banks, DeviceMemoryEstimate, arrange
 from swivel.training.backends.triton.parameter_swap import Pair, ParameterStore, Placement
-from swivel.training.backends.triton.slot_layout import Shapes, SlotLayout
 from swivel.training.objective import Loss, Optimizer
 from swivel.training.schedule import Block
 
@@ -59,7 +57,6 @@ class TritonBackend(Backend):
     def __init__(self, settings: BackendSettings) -> None:
         self.settings = settings
         self.device = torch.device(settings.device)
-        self._operand_dtype = getattr(torch, settings.dtype)
 
     def describe(self) -> str:
         """Return a short description of the backend, the device, the dtype and the data in host memory."""
@@ -69,7 +66,7 @@ class TritonBackend(Backend):
         if "_launcher" in self.__dict__ and self.device.type == "cuda":
             parts.append(f"{self._launcher.kernel} kernel")
         if self.is_swapping:
-            rows, columns = self._store.layout
+            rows, columns = self._store.banks
             size = f"{rows.slots_per_bank} x {columns.slots_per_bank} blocks"
             parts.append(f"parameters swapped between device and host memory, {size} at a time")
         if self.is_streaming:
@@ -102,88 +99,80 @@ class TritonBackend(Backend):
 
     def hold(self, rows: ParameterBlock, columns: ParameterBlock, starts: Starts) -> None:
         """Copy the parameters to the device, or to host memory if they do not fit."""
-        self.close()
-        groups = self.settings.groups
         with self._on_device():
-            self._estimate_memory(starts, rows.vectors.shape[1])
-            banks = arrange(self._estimate, groups, self._memory)
-            self._allocate(sum(side.slots for side in banks), self._estimate.max_blocks(groups))
-
-            store = ParameterStore(self._parameters, self._places, banks, self._host)
-            store.put(0, rows)
-            store.put(1, columns)
-            self._store = store
+            estimate = self._start(starts, rows.vectors.shape[1])
+            banks = arrange(estimate, self.settings.groups, self._memory)
+            self._allocate(banks, estimate.max_blocks(self.settings.groups))
+            self._store.put(0, rows)
+            self._store.put(1, columns)
 
     def hold_some(self, starts: Starts, dim: int, capacity: tuple[int, int]) -> None:
         """Allocate memory for some row blocks and some column blocks, which `set_block` adds."""
-        self.close()
         with self._on_device():
-            self._estimate_memory(starts, dim)
-            max_blocks = self._estimate.max_blocks(capacity)
+            estimate = self._start(starts, dim)
+            max_blocks = estimate.max_blocks(capacity)
 
             # As many column blocks again are on their way to or from other devices.
-            transit = capacity[1] * self._estimate.places.pitch * dim * 8 if capacity[1] > 1 else 0
-            required_bytes = self._estimate.min_bytes_of(sum(capacity), max_blocks) + transit
-            if self._memory is not None:
-                if required_bytes > self._memory:
-                    raise TrainingError(
-                        f"{capacity[0]:,} row blocks and {capacity[1]:,} column blocks need "
-                        f"{format_bytes(required_bytes)} of device memory, and there are "
-                        f"{format_bytes(self._memory)}; use more devices, or lower block_size or dim",
-                        argument=("block_size", "dim"),
-                    )
-                self._memory -= transit
+            transit = capacity[1] * estimate.layout.pitch * dim * 8 if capacity[1] > 1 else 0
+            required_bytes = estimate.min_bytes_of(sum(capacity), max_blocks) + transit
+            if required_bytes > self._memory:
+                raise TrainingError(
+                    f"{capacity[0]:,} row blocks and {capacity[1]:,} column blocks need "
+                    f"{format_bytes(required_bytes)} of device memory, and there are "
+                    f"{format_bytes(int(self._memory))}; use more devices, or lower block_size or dim",
+                    argument=("block_size", "dim"),
+                )
+            self._memory -= transit
+            self._allocate(estimate.banks((1, 1), capacity), max_blocks, is_pool=True)
 
-            self._allocate(sum(capacity), max_blocks)
-            banks = self._estimate.banks((1, 1), capacity)
-            self._store = ParameterStore(self._parameters, self._places, banks, self._host, is_pool=True)
-
-    def _estimate_memory(self, starts: Starts, dim: int) -> None:
+    def _start(self, starts: Starts, dim: int) -> DeviceMemoryEstimate:
+        """Free all memory of an earlier run, and estimate what the next one needs."""
+        self.close()
         self._memory = usable_memory(self.device, USED_SHARE, self.settings.memory)
         self._estimate = DeviceMemoryEstimate(self.settings, starts, dim)
+        return self._estimate
 
-    def _allocate(self, slots: int, max_blocks: int) -> None:
-        """Allocate the parameters of `slots` blocks, for launches of `max_blocks` blocks."""
-        dim = self._estimate.dim
+    def _allocate(self, banks: tuple[Banks, Banks], max_blocks: int, *, is_pool: bool = False) -> None:
+        """Allocate the parameters of the blocks in the banks, for launches of `max_blocks` blocks."""
+        layout = self._estimate.layout
         self._max_blocks = max_blocks
-        self._places = SlotLayout(self._estimate.starts, dim, slots)
-        self._shapes = Shapes(self.settings.zeros, self._estimate.tile)
+        self._prepared: dict[tuple[tuple[Block, ...], Placement], list[Batch]] = {}
 
         # Behind the blocks: the copies of sampled columns, and rows that the tiles of the last block may read. Those
         # are multiplied by a gradient of 0.
-        places = self._places
-        more_rows = places.rows + self._max_blocks * self._estimate.copied_columns + places.pitch
-        self._parameters = Parameters(
-            vectors=torch.zeros(places.rows, dim, device=self.device),
-            state=torch.ones(places.rows, dim, device=self.device),
-            mirror=torch.zeros(more_rows, places.padded_dim, dtype=self._operand_dtype, device=self.device),
+        self._slots = sum(side.slots for side in banks)
+        rows = self._slots * layout.pitch
+        more_rows = rows + max_blocks * self._estimate.copied_columns + layout.pitch
+        dtype = getattr(torch, self.settings.dtype)
+        parameters = Parameters(
+            vectors=torch.zeros(rows, layout.dim, device=self.device),
+            state=torch.ones(rows, layout.dim, device=self.device),
+            mirror=torch.zeros(more_rows, layout.padded_dim, dtype=dtype, device=self.device),
             offsets=torch.zeros(more_rows, device=self.device),
             weights=torch.zeros(more_rows, device=self.device),
         )
 
         self._host = HostMemory(self.device)
-        self._launcher = StepLauncher(self.settings, self._places, self._shapes, self._parameters)
-        self._prepared: dict[tuple[tuple[Block, ...], Placement], list[Batch]] = {}
+        self._launcher = StepLauncher(self.settings, layout, parameters)
+        self._store = ParameterStore(parameters, layout, banks, self._host, is_pool=is_pool)
 
     def take(self, matrix: Matrix) -> None:
         """Lay out the cells of the whole matrix on the device, or in host memory if they do not fit."""
-        slots = self._places.rows // self._places.pitch
-        memory = math.inf if self._memory is None else self._memory
-        free_bytes = memory - self._estimate.parameters(slots, self._max_blocks)
+        estimate, max_blocks = self._estimate, self._max_blocks
+        free_bytes = self._memory - estimate.parameters(self._slots, max_blocks)
 
         with self._on_device():
-            laid_out = DeviceCells(
-                self._places,
-                self._shapes,
+            cells = DeviceCells(
+                estimate.layout,
                 self.device,
-                resident_bytes=free_bytes - self._estimate.work(self._max_blocks),
+                resident_bytes=free_bytes - estimate.work(max_blocks),
                 temporary_bytes=free_bytes,
                 host=self._host,
                 groups=self._store.groups,
             )
-            laid_out.take(matrix.stored)
-            self._feed = CellFeed(laid_out, self._max_blocks)
-            self._prepared = {}
+            cells.take(matrix.stored)
+            self._feed = CellFeed(cells, max_blocks)
+            self._prepared.clear()
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()  # returns the memory that sorting used
 
@@ -230,7 +219,7 @@ class TritonBackend(Backend):
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-        for name in ("_launcher", "_store", "_parameters", "_feed", "_prepared"):
+        for name in ("_launcher", "_store", "_feed", "_prepared"):
             self.__dict__.pop(name, None)
         host = self.__dict__.pop("_host", None)
         if host is not None:
@@ -278,36 +267,33 @@ class TritonBackend(Backend):
     def _prepare(self, blocks: Sequence[Block]) -> list[Batch]:
         """Return the blocks in their order, in batches that have one shape and fit in the buffers of the cells."""
         feed = self._feed
-        batches: list[list[PlacedBlock]] = []
+        batches: list[list[tuple[Block, ShardCells]]] = []
         entries = 0
-        for block in map(self._place, blocks):
-            entries += block.cells.entries
-            is_first = not batches or block.shape != batches[-1][0].shape
+        for block in blocks:
+            shard = feed.cells.find(block)
+            entries += shard.entries
+            is_first = not batches or shard.shape != batches[-1][0][1].shape
             if is_first or len(batches[-1]) == self._max_blocks or not feed.can_hold(entries):
                 batches.append([])
-                entries = block.cells.entries
-            batches[-1].append(block)
+                entries = shard.entries
+            batches[-1].append((block, shard))
 
-        slot_count = feed.cells.slot_count
-        plans = [feed.plan([block.cells for block in placed]) for placed in batches]
-        return [self._launcher.prepare(placed, *plan, slot_count) for placed, plan in zip(batches, plans, strict=True)]
+        return [self._prepare_batch(batch) for batch in batches]
 
-    def _place(self, block: Block) -> PlacedBlock:
-        cells = self._feed.cells
-        shard = cells.find(block)
-        shape = cells.shape_of(block, mirrored=shard.mirrored)
-        rows = self._store.slot_of(0, block[0])
-        columns = self._store.slot_of(1, block[1])
-        return PlacedBlock(shard, shape, (columns, rows) if shard.mirrored else (rows, columns))
+    def _prepare_batch(self, batch: Sequence[tuple[Block, ShardCells]]) -> Batch:
+        """Return blocks of one shape as a batch."""
+        shards = [shard for _, shard in batch]
+        slots = []
+        for (i, j), shard in batch:
+            rows, columns = self._store.slot_of(0, i), self._store.slot_of(1, j)
+            slots.append((columns, rows) if shard.mirrored else (rows, columns))
+        return self._launcher.prepare(shards, slots, *self._feed.plan(shards))
 
     def _send(self, totals: Tensor, counts: NDArray[np.float64]) -> PendingLosses:
         """Start to copy the totals of `StepLauncher.run` to the host; return a function that waits for the losses."""
-        host = totals
-        copied = None
-        if self.device.type == "cuda":
-            host = torch.empty(totals.shape, dtype=totals.dtype, pin_memory=True)
-            host.copy_(totals, non_blocking=True)
-            copied = record_mark(self.device)
+        # torch copies to page-locked memory, so that the host does not wait here.
+        host = totals.to("cpu", non_blocking=True)
+        copied = record_mark(self.device)
 
         def losses() -> list[Loss]:
             wait_on_host(copied)

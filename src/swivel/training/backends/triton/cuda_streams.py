@@ -5,6 +5,7 @@ On a CPU there are no streams: every job runs at once, in order, and a mark is N
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -15,7 +16,7 @@ import torch
 
 from swivel.errors import TrainingError
 from swivel.runtime.parallel import run_in_chunks
-from swivel.runtime.resources import format_bytes
+from swivel.runtime.resources import count_cores, format_bytes
 
 Tensor = torch.Tensor
 UPLOAD_BYTES = 1 << 26  # of each buffer of `Uploader`
@@ -62,11 +63,11 @@ def wait_on_host(mark: Mark) -> None:
         mark.synchronize()
 
 
-def usable_memory(device: torch.device, share: float, limit: int | None) -> int | None:
-    """Return the limit in bytes or, if there is none, a share of the free memory of a GPU; None: no limit."""
-    if limit is not None or device.type != "cuda":
+def usable_memory(device: torch.device, share: float, limit: int | None) -> float:
+    """Return the limit in bytes or, if there is none, a share of the free memory of a GPU; a CPU has no limit."""
+    if limit is not None:
         return limit
-    return int(share * torch.cuda.mem_get_info(device)[0])
+    return int(share * torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else math.inf
 
 
 class Uploader:
@@ -81,7 +82,7 @@ class Uploader:
         self._stages: list[Tensor] = []
         self._copied: list[Mark] = [None, None]
 
-    def copy(self, array: np.ndarray[Any, Any], threads: int) -> Tensor:
+    def copy(self, array: np.ndarray[Any, Any]) -> Tensor:
         """Return a one-dimensional array on the device."""
         if self._device.type != "cuda":
             return torch.from_numpy(np.array(array))
@@ -90,6 +91,7 @@ class Uploader:
 
         target = torch.from_numpy(np.empty(0, array.dtype)).new_empty(len(array), device=self._device)
         size = UPLOAD_BYTES // array.itemsize
+        threads = count_cores()
         for number, first in enumerate(range(0, len(array), size)):
             piece = array[first : first + size]
             # The device must have read this buffer, two pieces ago, before the host overwrites it.

@@ -2,15 +2,14 @@
 
 `DeviceCells` reads the cells in the blocks in which they are stored and sorts them on the device into the blocks that
 are trained, so that no second copy of the matrix on disk is needed. If they do not fit on the device, it sorts them in
-groups and keeps them in host memory, and `cell_feed` copies the cells of a batch while the previous one is computed.
+groups and keeps them in host memory, and `CellFeed` copies the cells of a batch while the previous one is computed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -20,8 +19,15 @@ from numpy.typing import NDArray
 from swivel.counts.builder import STORED_BYTES
 from swivel.counts.matrix import MatrixCells
 from swivel.errors import TrainingError
-from swivel.runtime.resources import count_cores, format_bytes
-from swivel.training.backends.triton.cuda_streams import HostMemory, Uploader
+from swivel.runtime.resources import format_bytes
+from swivel.training.backends.triton.cuda_streams import (
+    CopyQueue,
+    HostMemory,
+    Mark,
+    Uploader,
+    record_mark,
+    wait_on_device,
+)
 from swivel.training.backends.triton.memory_plan import (
     BUFFERS,
     MAX_SHORT_SLOTS,
@@ -30,42 +36,33 @@ from swivel.training.backends.triton.memory_plan import (
     SORT_BYTES,
     entry_bytes,
 )
-from swivel.training.backends.triton.slot_layout import BlockShape, KernelTile, Shapes, SlotLayout
+from swivel.training.backends.triton.slot_layout import BlockShape, PanelShape, SlotLayout
 
 Tensor = torch.Tensor
 PIECE = 1 << 24  # maximum of cells that are read at a time
 GROUP = 1 << 27  # maximum of entries that are sorted at a time
+_Cells = tuple[Tensor, ...]  # shards of some cells, their local rows and columns there, and their counts
+Copy = tuple[int, int, int]  # begin and end in host memory, first entry on the device
+EntryArrays = tuple[Tensor, ...]  # slots, positions and counts on the device; see `DeviceCells`
+# For each of the buffers: targets and sources of the copies of a batch. Making these views takes the host as long as
+# submitting the copies, so that they are made once.
+Copies = list[list[tuple[Tensor, Tensor]]]
 
 
 @dataclass(frozen=True, slots=True)
 class ShardCells:
-    """Position of the cells of a shard."""
+    """Position of the cells of a shard, and its shape in the orientation of the cells."""
 
     begin: int  # its first entry
     end: int
     observed: int  # number of observed cells
-    mirrored: bool = False
+    mirrored: bool
+    shape: BlockShape
 
     @property
     def entries(self) -> int:
         """Number of entries."""
         return self.end - self.begin
-
-
-@dataclass(frozen=True, slots=True)
-class _CellPiece:
-    """Cells with their shard and their local row and column in it."""
-
-    shards: Tensor
-    rows: Tensor
-    columns: Tensor
-    counts: Tensor
-
-    def where(self, mask: Tensor) -> _CellPiece:
-        return _CellPiece(self.shards[mask], self.rows[mask], self.columns[mask], self.counts[mask])
-
-
-_Source = Callable[[], Iterator[_CellPiece]]  # reads some cells; it is called once to count and again to sort them
 
 
 class DeviceCells:
@@ -80,18 +77,18 @@ class DeviceCells:
     slots: Tensor
     positions: Tensor
     counts: Tensor
-    slot_count: int  # slots of every shard; the last one is empty
 
     # Of every shard: first entry if the shards are in row-major order (and the end), first entry in `positions` and
     # `counts`, and the number of observed cells.
     _begins: NDArray[np.int64]
     _kept_at: NDArray[np.int64]
     _observed: NDArray[np.int64]
+    largest: int  # number of entries of the largest shard
+    _reading_bytes: int  # device memory that reading needs, besides the sorted entries
 
     def __init__(
         self,
-        places: SlotLayout,
-        shapes: Shapes,
+        layout: SlotLayout,
         device: torch.device,
         *,
         resident_bytes: float = math.inf,
@@ -99,172 +96,140 @@ class DeviceCells:
         host: HostMemory | None = None,
         groups: tuple[Sequence[int], Sequence[int]] = ((), ()),
     ) -> None:
-        self.places = places
-        self.shapes = shapes
+        self.layout = layout
         self.device = device
+        self.entry_bytes = entry_bytes(layout.slot_count)
         # Device memory that the cells may use: during the whole training, and while they are sorted.
         self.resident_bytes = resident_bytes
         self.temporary_bytes = temporary_bytes
         self.groups = groups  # starts of the groups of row blocks and of column blocks; empty: all in one
-        self.on_host = False  # whether positions and counts are in host memory
+        self.on_host = False  # whether the entries are in host memory
         self.symmetric = False  # whether only blocks (i, j) with i <= j are laid out
         self._host = host or HostMemory(device)
-        self._piece_bytes = 0
 
     def find(self, block: tuple[int, int]) -> ShardCells:
         """Return the position of the cells of a block."""
         mirrored = self.symmetric and block[0] > block[1]
         i, j = reversed(block) if mirrored else block
 
-        shard = i * self.places.blocks[1] + j
+        shard = i * self.layout.blocks[1] + j
         begin = int(self._kept_at[shard])
         end = begin + int(self._begins[shard + 1] - self._begins[shard])
-        return ShardCells(begin, end, int(self._observed[shard]), mirrored)
-
-    def shape_of(self, block: tuple[int, int], *, mirrored: bool) -> BlockShape:
-        """Return the shape of a block in the orientation of its cells."""
-        rows = int(self.places.sizes[block[0]])
-        columns = int(self.places.sizes[self.places.blocks[0] + block[1]])
-        return self.shapes.of(columns, rows) if mirrored else self.shapes.of(rows, columns)
+        return ShardCells(
+            begin, end, int(self._observed[shard]), mirrored, self.layout.shape_of(block, mirrored=mirrored)
+        )
 
     def take(self, stored: MatrixCells) -> None:
-        """Read and sort the cells of a whole matrix."""
-        self.symmetric = stored.symmetric and self.places.blocks[0] == self.places.blocks[1]
+        """Read and sort the cells of a whole matrix: count them, allocate memory for them, and sort them in groups."""
+        blocks = self.layout.blocks
+        self.symmetric = stored.symmetric and blocks[0] == blocks[1]
         total = int(stored.offsets[-1])
 
         # Reading uses at most an eighth of the temporary memory, and so do the stored cells. If they take more, they
         # are copied to the device again for every group.
         share = self.temporary_bytes / 8
         size = int(max(1, min(PIECE, share / PIECE_BYTES)))
-        self._piece_bytes = min(size, total) * PIECE_BYTES
-        raw = _RawCells(stored, Uploader(self.device, self._host))
-        if total * STORED_BYTES <= share:
-            self._piece_bytes += total * STORED_BYTES
-            raw.keep()
-        offsets = self._put(np.array(stored.offsets, np.int64))
+        keep = total * STORED_BYTES <= share
+        self._reading_bytes = min(size, total) * PIECE_BYTES + SHARD_BYTES * math.prod(blocks)
+        if keep:
+            self._reading_bytes += total * STORED_BYTES
+        source = _StoredCells(stored, blocks, self.symmetric, self.device, self._host, keep=keep)
+        pieces = [(first, min(first + size, total)) for first in range(0, total, size)]
 
-        firsts = range(0, total, size)
-        self._fill([partial(self._read, raw, offsets, first, min(first + size, total)) for first in firsts])
-
-    def _put(self, array: NDArray[np.generic]) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device, copy=True)
-
-    def _convert_counts(self, raw: _RawCells, first: int, last: int) -> Tensor:
-        """Return the counts of the cells `first` to `last`, converted on the device; equal to `stored.counts_of`."""
-        stored, arrays = raw.stored, raw.stored.arrays
-        units = raw.get("counts", first, last).to(torch.float64)
-        # Stored as uint32, which torch hardly supports: they were read as int32, and the upper half is negative.
-        units = torch.where(units < 0, units + (1 << 32), units)
-
-        begin, end = np.searchsorted(arrays.large_cells, (first, last))
-        if begin < end:
-            places = self._put(arrays.large_cells[begin:end] - first)
-            units[places] = self._put(arrays.large_counts[begin:end].astype(np.float64))
-        counts = units / stored.unit
-        return (torch.log1p(counts) if stored.is_log else counts).to(torch.float32)
-
-    def _read(self, raw: _RawCells, offsets: Tensor, first: int, last: int) -> Iterator[_CellPiece]:
-        """Yield the cells `first` to `last` of the stored matrix with the shards they belong to, and their mirrors."""
-        stored = raw.stored
-        positions = raw.get("positions", first, last).to(torch.int64)
-        counts = self._convert_counts(raw, first, last)
-
-        # Stored shard (i, j) has rows i, i + row_blocks, ...: recover the row and column of every cell.
-        shards = torch.searchsorted(offsets, torch.arange(first, last, device=self.device), right=True) - 1
-        old_i, old_j = shards // stored.blocks[1], shards % stored.blocks[1]
-        rows = old_i + ((positions >> 16) & 0xFFFF) * stored.blocks[0]
-        columns = old_j + (positions & 0xFFFF) * stored.blocks[1]
-        off = old_i != old_j  # shards on the diagonal have both mirrors already
-        del positions, shards, old_i, old_j  # frees device memory before the next arrays are made
-
-        yield self._place(rows, columns, counts)
-        if stored.symmetric:
-            yield self._place(columns[off], rows[off], counts[off])
-
-    def _place(self, rows: Tensor, columns: Tensor, counts: Tensor) -> _CellPiece:
-        """Return cells with the shard and the local row and column that are trained; rows are interleaved."""
-        row_blocks, column_blocks = self.places.blocks
-        i, j = rows % row_blocks, columns % column_blocks
-        piece = _CellPiece(i * column_blocks + j, rows // row_blocks, columns // column_blocks, counts)
-        return piece.where(i <= j) if self.symmetric else piece
-
-    def _fill(self, sources: Sequence[_Source]) -> None:
-        """Count the cells of all sources, allocate memory for them, and sort them group by group."""
-        shapes, kinds = self._list_shapes()
-        # The last slot is empty: its start is the end of the one before.
-        self.slot_count = 1 + max((shape.slots for shape in shapes), default=0)
-        self.entry_bytes = entry_bytes(self.slot_count)
-        table = _ShapeTable(shapes, self._put(kinds), self.shapes.tile, self.device)
-
-        ranges = self._count(sources, table, len(kinds))
-        total = int(self._begins[-1])
+        kinds = self._find_kinds()
+        ranges = self._count(source, pieces, kinds)
         self.on_host = self._must_stream()
         self._kept_at = self._order_for_rounds() if self.on_host else self._begins[:-1]
-        slot_type = np.int16 if self.slot_count <= MAX_SHORT_SLOTS else np.int32
-        self.slots, self.positions, self.counts = (
-            self._empty(total, dtype) for dtype in (slot_type, np.int16, np.float32)
-        )
+        slot_type = np.int16 if self.layout.slot_count <= MAX_SHORT_SLOTS else np.int32
+        self.slots, self.positions, self.counts = (self._empty(dtype) for dtype in (slot_type, np.int16, np.float32))
 
-        for first, last in self._groups(len(kinds)):
-            # Groups and sources are both ranges of neighboring shards: most pairs have no cell in common.
-            relevant = [
-                source for source, (low, high) in zip(sources, ranges, strict=True) if low < last and first < high
-            ]
-            self._fill_group(relevant, table, first, last)
+        for first, last in self._groups():
+            # Groups and pieces are both ranges of neighboring shards: most pairs have no cell in common.
+            relevant = [piece for piece, (low, high) in zip(pieces, ranges, strict=True) if low < last and first < high]
+            self._fill_group(source, relevant, kinds, first, last)
 
-    def _list_shapes(self) -> tuple[list[BlockShape], NDArray[np.int16]]:
-        """Return the distinct shapes of blocks, and which of them each shard has."""
-        rows = self.places.blocks[0]
-        sizes = [np.unique(each, return_inverse=True) for each in np.split(self.places.sizes, [rows])]
-        shapes = [self.shapes.of(m, n) for m in sizes[0][0].tolist() for n in sizes[1][0].tolist()]
-        kinds = np.add.outer(sizes[0][1] * len(sizes[1][0]), sizes[1][1])
-        return shapes, kinds.ravel().astype(np.int16)
-
-    def _empty(self, size: int, dtype: type[np.generic]) -> Tensor:
-        """Return a new array where the cells are kept."""
+    def _empty(self, dtype: type[np.generic]) -> Tensor:
+        """Return a new array where the entries are kept."""
+        size = int(self._begins[-1])
         if self.on_host:
             return self._host.empty((size,), dtype)
         return torch.from_numpy(np.empty(0, dtype)).new_empty(size, device=self.device)
 
-    def _count(self, sources: Sequence[_Source], table: _ShapeTable, count: int) -> list[tuple[int, int]]:
-        """Count the entries of every shard; return, for each source, the range of the shards it has cells of."""
+    def _count(self, source: _StoredCells, pieces: Sequence[tuple[int, int]], kinds: Tensor) -> list[tuple[int, int]]:
+        """Count the entries of every shard; return, for each piece, the range of the shards it has cells of."""
+        count = math.prod(self.layout.blocks)
         entries = np.zeros(count, np.int64)
         observed = np.zeros(count, np.int64)
         ranges = []
 
-        for source in sources:
+        for piece in pieces:
             low, high = count, 0
-            for piece in source():
-                if not len(piece.shards):
+            for cells in source.read(*piece):
+                if not len(cells[0]):
                     continue
                 # Rare cells are two entries each: they are counted with all cells, and once more.
-                cells = torch.bincount(piece.shards).cpu().numpy()
-                rare = torch.bincount(piece.shards[table.is_sparse(piece)]).cpu().numpy()
-                observed[: len(cells)] += cells
-                entries[: len(cells)] += cells
-                entries[: len(rare)] += rare
-                low = min(low, int(piece.shards.min()))
-                high = max(high, len(cells))
+                all_cells = torch.bincount(cells[0]).cpu().numpy()
+                rare = torch.cat([rare[0] for _, _, rare in self._split(cells, kinds)])
+                rare_cells = torch.bincount(rare).cpu().numpy()
+                observed[: len(all_cells)] += all_cells
+                entries[: len(all_cells)] += all_cells
+                entries[: len(rare_cells)] += rare_cells
+                low = min(low, int(cells[0].min()))
+                high = max(high, len(all_cells))
             ranges.append((low, high))
 
         self._observed = observed
+        self.largest = int(entries.max(initial=0))
         self._begins = np.concatenate([[0], np.cumsum(entries)])
         return ranges
 
-    @property
-    def largest(self) -> int:
-        """Number of entries of the largest shard."""
-        return int(np.diff(self._begins).max(initial=0))
+    def _find_kinds(self) -> Tensor:
+        """Return which of the shapes of the layout every shard has."""
+        layout = self.layout
+        numbers = {size: number for number, size in enumerate(layout.shapes)}
+        heights, widths = (np.unique(part, return_inverse=True) for part in np.split(layout.sizes, layout.blocks[:1]))
+        table = np.array([[numbers[m, n] for n in widths[0].tolist()] for m in heights[0].tolist()], np.int16)
+        return torch.from_numpy(table[heights[1][:, None], widths[1]].ravel()).to(self.device)
 
-    @property
-    def _shard_bytes(self) -> int:
-        """Bytes that all shards need on the device while they are sorted."""
-        return SHARD_BYTES * len(self._observed)
+    def _split(self, cells: _Cells, kinds: Tensor) -> Iterator[tuple[BlockShape, _Cells, _Cells]]:
+        """Yield the cells of the shards of each shape: those of tiles, and those between features that are not common.
+
+        If no zeros are sampled, all rows and columns are common.
+        """
+        for number, shape in enumerate(self.layout.shapes.values()):
+            ours = _select(cells, kinds[cells[0]] == number)
+            is_rare = (ours[1] >= shape.common[0]) & (ours[2] >= shape.common[1])
+            yield shape, _select(ours, ~is_rare), _select(ours, is_rare)
+
+    def _entries(self, cells: _Cells, kinds: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield keys, (shard * slot_count + slot) << 16 | position, and counts."""
+        slot_count = self.layout.slot_count
+        for shape, in_tiles, (shards, rows, columns, counts) in self._split(cells, kinds):
+            # A rare cell is an entry of its row and an entry of its column.
+            yield (shards * slot_count + shape.row_slots + rows) << 16 | columns, counts
+            yield (shards * slot_count + shape.column_slots + columns) << 16 | rows, counts
+
+            for panel in shape.panels:
+                is_here = (in_tiles[1] >= panel.start) & (in_tiles[1] < panel.start + panel.rows)
+                shards, rows, columns, counts = _select(in_tiles, is_here)
+                slots, places = self._find_in_tiles(panel, rows, columns)
+                yield (shards * slot_count + slots) << 16 | places, counts
+
+    def _find_in_tiles(self, panel: PanelShape, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the slots of the tiles of cells of a panel, and the positions of the cells there."""
+        tile = self.layout.tile
+        rows = rows - panel.start
+        slots = panel.slot + (rows // tile.rows) * panel.slot_columns + columns // tile.columns
+
+        # The order of the margins of a tile in shared memory; see `step_kernels.gradient`.
+        column = columns % tile.columns
+        places = (column // 8) * (8 * tile.rows) + (rows % tile.rows) * 8 + column % 8
+        return slots, places
 
     def _must_stream(self) -> bool:
         """Return whether the cells must be in host memory; raise TrainingError if the largest shard does not fit."""
         cells = int(self._begins[-1]) * self.entry_bytes
-        sorting = self._piece_bytes + self._shard_bytes + self.largest * SORT_BYTES
+        sorting = self._reading_bytes + self.largest * SORT_BYTES
         if cells <= self.resident_bytes and cells + sorting <= self.temporary_bytes:
             return False
 
@@ -283,7 +248,7 @@ class DeviceCells:
         The blocks of a round are a diagonal of a pair of groups, so the cells of a round can be copied in few large
         copies.
         """
-        rows, columns = self.places.blocks
+        rows, columns = self.layout.blocks
         i, j = np.divmod(np.arange(rows * columns), columns)
         row_group, row, height = _find_in_groups(i, self.groups[0] or (0, rows))
         column_group, column, width = _find_in_groups(j, self.groups[1] or (0, columns))
@@ -299,29 +264,30 @@ class DeviceCells:
         kept_at[order] = np.cumsum(lengths[order]) - lengths[order]
         return kept_at
 
-    def _groups(self, count: int) -> Iterator[tuple[int, int]]:
+    def _groups(self) -> Iterator[tuple[int, int]]:
         """Yield ranges of shards that are sorted together: as many as fit, but at least one."""
         cells = 0 if self.on_host else int(self._begins[-1]) * self.entry_bytes
-        free_bytes = self.temporary_bytes - self._shard_bytes - cells - self._piece_bytes
-        limit = min(GROUP, free_bytes / SORT_BYTES)
+        limit = min(GROUP, (self.temporary_bytes - self._reading_bytes - cells) / SORT_BYTES)
 
-        first = 0
+        first, count = 0, len(self._observed)
         while first < count:
             last = int(np.searchsorted(self._begins, self._begins[first] + limit, side="right")) - 1
             last = min(max(last, first + 1), count)
             yield first, last
             first = last
 
-    def _fill_group(self, sources: Iterable[_Source], table: _ShapeTable, first: int, last: int) -> None:
+    def _fill_group(
+        self, source: _StoredCells, pieces: Sequence[tuple[int, int]], kinds: Tensor, first: int, last: int
+    ) -> None:
         """Sort the entries of the shards `first` to `last` and write their slots, positions and counts."""
         begin, end = int(self._begins[first]), int(self._begins[last])
         keys = torch.empty(end - begin, dtype=torch.int64, device=self.device)
         counts = torch.empty(end - begin, device=self.device)
 
         position = 0
-        for piece in (piece for source in sources for piece in source()):
-            inside = piece.where((piece.shards >= first) & (piece.shards < last))
-            for key, count in table.entries(inside, self.slot_count):
+        for cells in (cells for piece in pieces for cells in source.read(*piece)):
+            inside = _select(cells, (cells[0] >= first) & (cells[0] < last))
+            for key, count in self._entries(inside, kinds):
                 keys[position : position + len(key)] = key
                 counts[position : position + len(key)] = count
                 position += len(key)
@@ -331,7 +297,7 @@ class DeviceCells:
         counts = counts[order]
         del order
         positions = _as_int16(keys & 0xFFFF)
-        slots = (keys >> 16) % self.slot_count
+        slots = (keys >> 16) % self.layout.slot_count
         del keys
         self._keep(first, last, (slots if self.slots.dtype == torch.int32 else _as_int16(slots), positions, counts))
 
@@ -356,26 +322,83 @@ def _find_in_groups(blocks: NDArray[np.int64], starts: Sequence[int]) -> tuple[N
     return group, blocks - edges[group], np.diff(edges)[group]
 
 
-class _RawCells:
-    """Positions and counts of a stored matrix, as int32, on the device."""
+class _StoredCells:
+    """Reads the cells of a stored matrix to the device, with the shards they are trained in; rows are interleaved.
 
-    def __init__(self, stored: MatrixCells, uploader: Uploader) -> None:
-        self.stored = stored
-        self._uploader = uploader
-        self._threads = count_cores()
+    keep: copy all cells to the device now, instead of each piece whenever it is read.
+    """
+
+    def __init__(
+        self,
+        stored: MatrixCells,
+        blocks: tuple[int, int],
+        symmetric: bool,
+        device: torch.device,
+        host: HostMemory,
+        *,
+        keep: bool,
+    ) -> None:
+        self._stored = stored
+        self._blocks = blocks
+        self._symmetric = symmetric
+        self._device = device
+        self._uploader = Uploader(device, host)
         self._kept: dict[str, Tensor] = {}
+        if keep:
+            self._kept = {name: self._get(name, 0, None) for name in ("positions", "counts")}
+        self._offsets = self._put(np.array(stored.offsets, np.int64))
 
-    def keep(self) -> None:
-        """Copy all cells to the device now, instead of each piece whenever it is read."""
-        self._kept = {name: self._upload(name, 0, None) for name in ("positions", "counts")}
+    def read(self, first: int, last: int) -> Iterator[_Cells]:
+        """Yield the cells `first` to `last` of the stored matrix, and their mirrors."""
+        stored = self._stored
+        positions = self._get("positions", first, last).to(torch.int64)
+        counts = self._convert_counts(first, last)
 
-    def get(self, name: str, first: int, last: int) -> Tensor:
-        """Return `positions` or `counts` of the cells `first` to `last`."""
-        return self._kept[name][first:last] if self._kept else self._upload(name, first, last)
+        # Stored shard (i, j) has rows i, i + row_blocks, ...: recover the row and column of every cell.
+        shards = torch.searchsorted(self._offsets, torch.arange(first, last, device=self._device), right=True) - 1
+        old_i, old_j = shards // stored.blocks[1], shards % stored.blocks[1]
+        rows = old_i + ((positions >> 16) & 0xFFFF) * stored.blocks[0]
+        columns = old_j + (positions & 0xFFFF) * stored.blocks[1]
+        off = old_i != old_j  # shards on the diagonal have both mirrors already
+        del positions, shards, old_i, old_j  # frees device memory before the next arrays are made
 
-    def _upload(self, name: str, first: int, last: int | None) -> Tensor:
-        array = getattr(self.stored.arrays, name)[first:last]
-        return self._uploader.copy(np.asarray(array).view(np.int32), self._threads)
+        yield self._place(rows, columns, counts)
+        if stored.symmetric:
+            yield self._place(columns[off], rows[off], counts[off])
+
+    def _place(self, rows: Tensor, columns: Tensor, counts: Tensor) -> _Cells:
+        row_blocks, column_blocks = self._blocks
+        i, j = rows % row_blocks, columns % column_blocks
+        cells = i * column_blocks + j, rows // row_blocks, columns // column_blocks, counts
+        return _select(cells, i <= j) if self._symmetric else cells
+
+    def _convert_counts(self, first: int, last: int) -> Tensor:
+        """Return the counts of the cells `first` to `last`, converted on the device; equal to `stored.counts_of`."""
+        stored, arrays = self._stored, self._stored.arrays
+        units = self._get("counts", first, last).to(torch.float64)
+        # Stored as uint32, which torch hardly supports: they were read as int32, and the upper half is negative.
+        units = torch.where(units < 0, units + (1 << 32), units)
+
+        begin, end = np.searchsorted(arrays.large_cells, (first, last))
+        if begin < end:
+            places = self._put(arrays.large_cells[begin:end] - first)
+            units[places] = self._put(arrays.large_counts[begin:end].astype(np.float64))
+        counts = units / stored.unit
+        return (torch.log1p(counts) if stored.is_log else counts).to(torch.float32)
+
+    def _put(self, array: NDArray[np.generic]) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device, copy=True)
+
+    def _get(self, name: str, first: int, last: int | None) -> Tensor:
+        """Return `positions` or `counts` of the cells `first` to `last`, as int32."""
+        if self._kept:
+            return self._kept[name][first:last]
+        array = getattr(self._stored.arrays, name)[first:last]
+        return self._uploader.copy(np.asarray(array).view(np.int32))
+
+
+def _select(cells: _Cells, mask: Tensor) -> _Cells:
+    return tuple(array[mask] for array in cells)
 
 
 def _as_int16(values: Tensor) -> Tensor:
@@ -383,75 +406,93 @@ def _as_int16(values: Tensor) -> Tensor:
     return torch.where(values >= 1 << 15, values - (1 << 16), values).to(torch.int16)
 
 
-class _ShapeTable:
-    """The values that determine the slot of a cell, as tensors with one element per shape; `kinds`: of the shards."""
+class CellFeed:
+    """Provides the cells of batches on the device; it never waits for the device.
 
-    def __init__(self, shapes: list[BlockShape], kinds: Tensor, tile: KernelTile, device: torch.device) -> None:
-        self.kinds = kinds
-        self.tile_rows = tile.rows
-        self.tile_columns = tile.columns
+    If the cells are in host memory, they are copied into two buffers in turn: one is filled while the kernels read
+    the other. `_used[n]` is the point of the computation after which buffer n may be overwritten.
+    """
 
-        def column(values: list[int]) -> Tensor:
-            return torch.tensor(values, dtype=torch.int64, device=device)
+    def __init__(self, cells: DeviceCells, max_blocks: int) -> None:
+        self.cells = cells
+        self._device = device = cells.device
+        self._turn = 0  # the buffer of the current batch
 
-        most = max((len(shape.panels) for shape in shapes), default=1)
-        self.is_sampled = most > 1
-        self.common_rows = column([shape.common[0] for shape in shapes])
-        self.common_columns = column([shape.common[1] for shape in shapes])
-        self.row_slots = column([shape.row_slots for shape in shapes])
-        self.column_slots = column([shape.column_slots for shape in shapes])
+        # Entries of a buffer: what the memory allows, but no more than a batch can have.
+        self._capacity = 0
+        if cells.on_host:
+            entries = int(cells.resident_bytes) // (BUFFERS * cells.entry_bytes)
+            self._capacity = max(1, min(entries, max_blocks * cells.largest))
 
-        # Start, slot and slot_columns of each panel; a shape with fewer panels repeats its last one.
-        self.panels: list[tuple[Tensor, Tensor, Tensor]] = []
-        for n in range(most):
-            panels = [shape.panels[min(n, len(shape.panels) - 1)] for shape in shapes]
-            starts = column([panel.start for panel in panels])
-            slots = column([panel.slot for panel in panels])
-            self.panels.append((starts, slots, column([panel.slot_columns for panel in panels])))
+        count = BUFFERS if cells.on_host else 0
+        self._arrays = cells.slots, cells.positions, cells.counts
+        self._buffers = [
+            tuple(array.new_empty(self._capacity, device=device) for array in self._arrays) for _ in range(count)
+        ]
+        self._queue = CopyQueue(device)
+        self._used: list[Mark] = [record_mark(device)] * count
 
-    def is_sparse(self, piece: _CellPiece) -> Tensor:
-        """Return which cells are between features that are not common."""
-        if not self.is_sampled:
-            return torch.zeros_like(piece.shards, dtype=torch.bool)
+    def can_hold(self, entries: int) -> bool:
+        """Return whether a batch of `entries` entries can be loaded."""
+        return not self.cells.on_host or entries <= self._capacity
 
-        kinds = self.kinds_of(piece)
-        return (piece.rows >= self.common_rows[kinds]) & (piece.columns >= self.common_columns[kinds])
+    def plan(self, shards: Sequence[ShardCells]) -> tuple[list[int], Copies]:
+        """Return the first entry of each shard in the arrays of `load`, and the argument of `load`."""
+        if not self.cells.on_host:
+            return [shard.begin for shard in shards], []
+        begins, copies = plan_copies([(shard.begin, shard.end) for shard in shards])
 
-    def kinds_of(self, piece: _CellPiece) -> Tensor:
-        """Return the number of the shape of each cell's shard."""
-        return self.kinds[piece.shards].to(torch.int64)
+        views: Copies = []
+        for buffers in self._buffers:
+            pairs = [*zip(buffers, self._arrays, strict=True)]
+            views.append([(b[at : at + end - begin], a[begin:end]) for begin, end, at in copies for b, a in pairs])
+        return begins, views
 
-    def entries(self, piece: _CellPiece, slots: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield keys, (shard * slots + slot) << 16 | position, and counts."""
-        sparse = self.is_sparse(piece)
-        if self.is_sampled:
-            rare = piece.where(sparse)
-            begin = rare.shards * slots
-            kinds = self.kinds_of(rare)
+    def load(self, copies: Copies) -> EntryArrays:
+        """Start copying the cells of a batch and return the arrays that will contain them.
 
-            # A rare cell is an entry of its row and an entry of its column.
-            yield (begin + self.row_slots[kinds] + rare.rows) << 16 | rare.columns, rare.counts
-            yield (begin + self.column_slots[kinds] + rare.columns) << 16 | rare.rows, rare.counts
-            piece = piece.where(~sparse)
+        The computation that is submitted after this call waits for the copy. Call `release` after submitting it.
+        """
+        if not self.cells.on_host:
+            return self._arrays
 
-        yield self._tile_keys(piece, slots), piece.counts
+        def copy() -> None:
+            for target, source in copies[self._turn]:
+                target.copy_(source, non_blocking=True)
 
-    def _tile_keys(self, piece: _CellPiece, slots: int) -> Tensor:
-        """Return the keys of cells that belong to a tile."""
-        # The panel of a cell is the last one that starts at or above its row.
-        kinds = self.kinds_of(piece)
-        start, slot, across = (values[kinds] for values in self.panels[0])
-        for starts, slots_of_panel, slot_columns in self.panels[1:]:
-            is_in_panel = piece.rows >= starts[kinds]
-            start = torch.where(is_in_panel, starts[kinds], start)
-            slot = torch.where(is_in_panel, slots_of_panel[kinds], slot)
-            across = torch.where(is_in_panel, slot_columns[kinds], across)
+        # Copies must not overwrite what the kernels of the last batch but one still read, and the kernels that follow
+        # must not start before the copies are complete.
+        mark = self._queue.submit(copy, [self._used[self._turn]])
+        wait_on_device(self._device, mark)
+        return self._buffers[self._turn]
 
-        local = piece.rows - start
-        tile = (local // self.tile_rows) * across + piece.columns // self.tile_columns
+    def release(self) -> None:
+        """Record that the kernels of the last batch were submitted: they are the last to read its buffer."""
+        # The mark comes before the turn changes: it is that of the buffer which these kernels read.
+        if self.cells.on_host:
+            self._used[self._turn] = record_mark(self._device)
+            self._turn = (self._turn + 1) % BUFFERS
 
-        # The order of the margins of a tile in shared memory; see `step_kernels.gradient`.
-        row = local % self.tile_rows
-        column = piece.columns % self.tile_columns
-        place = (column // 8) * (8 * self.tile_rows) + row * 8 + column % 8
-        return (piece.shards * slots + slot + tile) << 16 | place
+
+def plan_copies(spans: Sequence[tuple[int, int]]) -> tuple[list[int], list[Copy]]:
+    """Return the first entry of each shard on the device, and the copies; shards that are adjacent share one.
+
+    spans: begin and end of each shard in host memory.
+
+    >>> plan_copies([(5, 8), (8, 9), (0, 2)])
+    ([0, 3, 4], [(5, 9, 0), (0, 2, 4)])
+    """
+    begins: list[int] = []
+    copies: list[Copy] = []
+    target = 0
+
+    for start, stop in spans:
+        begins.append(target)
+        if copies and copies[-1][1] == start:
+            begin, _, first = copies.pop()
+            copies.append((begin, stop, first))
+        else:
+            copies.append((start, stop, target))
+        target += stop - start
+
+    return begins, copies

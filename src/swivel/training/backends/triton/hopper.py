@@ -66,23 +66,21 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from swivel.training.backends.triton import slot_layout
+from swivel.training.backends.triton.slot_layout import KernelTile
+from swivel.training.backends.triton.step_kernels import FIELDS, NEVER
+from swivel.training.objective_triton import LN2, LOG2E, MAX_MARGIN
 
 Tensor = torch.Tensor
 MAX_WIDTH = 320  # values of a padded vector: the 64 rows of a consumer then use 80 registers per thread
 SHARED_BYTES = 160 << 10  # upper limit of the ring
 ITEMS_PER_PAIR = 4  # items per pair of row tiles; measured
-CELLS_AT_A_TIME = 512  # observed cells that are processed together, after the first chunk; measured
 ROWS = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
 COLUMNS = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=5)
 COLUMNS_SHAPE = (4, 4, 4, 2, 64)  # 128 columns as [32 columns, j, q, b], and 64 dimensions; see `PAIRS`
 
-FIELDS = gl.constexpr(len(slot_layout.FIELDS))
-LOG2E = gl.constexpr(1.4426950408889634)
-LN2 = gl.constexpr(0.6931471805599453)
-MOST = gl.constexpr(60.0)  # upper limit of the margins: (1 + 2^60)^2 is still finite in float32
+SPLIT = gl.constexpr(ITEMS_PER_PAIR)
 FIRST_CHUNK = gl.constexpr(128)  # one cell per thread
-NEVER = gl.constexpr(1e30)  # offset of a row or column outside the block: the gradient of its cells is 0
+CHUNK = gl.constexpr(512)  # observed cells that are processed together, after the first chunk; measured
 ONE_WARP = gl.constexpr(gl.BlockedLayout([1], [32], [1], [0]))
 MMA = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16]))
 LINE = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
@@ -125,13 +123,8 @@ def _reciprocal(x):
 @gluon.jit
 def _pack(low, high, HALF: gl.constexpr):
     """Return two numbers, rounded to 16 bits, in one word (float16 with HALF, else bfloat16)."""
-    if HALF:
-        return gl.inline_asm_elementwise(
-            "cvt.rn.f16x2.f32 $0, $2, $1;", "=r,f,f", [low, high], dtype=gl.int32, is_pure=True, pack=1
-        )
-    return gl.inline_asm_elementwise(
-        "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,f,f", [low, high], dtype=gl.int32, is_pure=True, pack=1
-    )
+    asm: gl.constexpr = "cvt.rn.f16x2.f32 $0, $2, $1;" if HALF else "cvt.rn.bf16x2.f32 $0, $2, $1;"
+    return gl.inline_asm_elementwise(asm, "=r,f,f", [low, high], dtype=gl.int32, is_pure=True, pack=1)
 
 
 @gluon.jit
@@ -206,7 +199,7 @@ def unobserved_gradient(m, weight, line, WEIGHTED: gl.constexpr, HALF: gl.conste
     """
     # Two neighboring cells 0 and 1: with a = 1 + 2^m0 and b = 1 + 2^m1, one reciprocal 1 / (a b) gives both sigmoids,
     # 2^m0 b / (a b) and 2^m1 a / (a b), and one logarithm log2(a b) gives both losses.
-    e0, e1 = gl.split(gl.reshape(_exp2(gl.minimum(m, MOST)), (64, 64, 2)))
+    e0, e1 = gl.split(gl.reshape(_exp2(gl.minimum(m, MAX_MARGIN)), (64, 64, 2)))
     one0 = e0 + 1.0
     one1 = e1 + 1.0
     both = one0 * one1
@@ -245,7 +238,7 @@ def _overwrite(address, place, x, ok, tile_g, pitch, objective):
     row, column = (place // 8) % 64, (place // 512) * 8 + place % 8
     gl.store(tile_g + row * pitch + column, gradient.to(tile_g.dtype.element_ty), mask=ok)
 
-    hinge = _log2(1.0 + _exp2(gl.minimum(m, MOST)))
+    hinge = _log2(1.0 + _exp2(gl.minimum(m, MAX_MARGIN)))
     return _fold(gl.where(ok, 0.5 * gradient * distance, 0.0)), _fold(gl.where(ok, hinge, 0.0))
 
 
@@ -258,7 +251,7 @@ def first_cells(positions, counts, cells):
 
 
 @gluon.jit
-def bring_in(cells, address, tile_g, pitch, objective, observed, zeros, CHUNK: gl.constexpr):
+def bring_in(cells, address, tile_g, pitch, objective, observed, zeros):
     """Overwrite the observed cells of a tile; return the two sums of losses of `_overwrite`, with this tile added."""
     positions, counts, cells, place, x = cells
     ok = gl.arange(0, FIRST_CHUNK, LINE) < cells
@@ -304,7 +297,7 @@ def write_tile(tile_g, g, pitch, is_there):
 
 
 @gluon.jit
-def _locate(item, items_m, tiles_n, SPLIT: gl.constexpr):
+def _locate(item, items_m, tiles_n):
     """Return the shard of an item, its pair of row tiles, and its first and last (exclusive) tile of columns."""
     shard = item // (items_m * SPLIT)
     rest = item - shard * (items_m * SPLIT)
@@ -323,16 +316,14 @@ def _fetch(source, at, ring, barrier, slot, CHUNKS: gl.constexpr):
 
 
 @gluon.jit
-def _produce(
-    rows, columns, table, counter, shared, sizes, CHUNKS: gl.constexpr, SLOTS: gl.constexpr, SPLIT: gl.constexpr
-):
+def _produce(rows, columns, table, counter, shared, sizes, CHUNKS: gl.constexpr, SLOTS: gl.constexpr):
     """Copy rows and columns of one item after the other to the ring; with the rows goes the number of the next item."""
     ring, following, _, _, full, empty, _, _ = shared
     items, _, items_m, tiles_n = sizes
     e, item = 0, gl.program_id(0)
 
     while item < items:
-        shard, tm, first, stop = _locate(item, items_m, tiles_n, SPLIT)
+        shard, tm, first, stop = _locate(item, items_m, tiles_n)
         row = gl.load(table + shard * FIELDS).to(gl.int32) + tm * 128
         column = gl.load(table + shard * FIELDS + 2).to(gl.int32)
         item = gl.num_programs(0) + gl.atomic_add(counter, 1, sem="relaxed")  # the next item
@@ -404,79 +395,67 @@ def _take_product(x, shared, e, n, zero, C: gl.constexpr, CHUNKS: gl.constexpr, 
 # (hinges, observed, taken_back) have the layouts in which `unobserved_gradient` and `bring_in` produce them, and are
 # summed over the threads at the end. m = (x . y - pmi*) / log 2.
 @gluon.jit
-def _consume_item(
-    arrays, shared, sizes, objective, item, e, n,
-    C: gl.constexpr, CHUNKS: gl.constexpr, SLOTS: gl.constexpr, SPLIT: gl.constexpr, CHUNK: gl.constexpr,
-    WEIGHTED: gl.constexpr, HALF: gl.constexpr,
-):  # fmt: skip
-    """Write G and the losses of the rows of consumer C of an item; return the next item, e and n."""
-    offsets, weights, G, table, starts, positions, counts, losses = arrays
-    _, tiles_m, items_m, tiles_n = sizes
-    shard, tm, first, last = _locate(item, items_m, tiles_n, SPLIT)
-    entry = table + shard * FIELDS
-    x0, height, y0, width = gl.load(entry), gl.load(entry + 1), gl.load(entry + 2), gl.load(entry + 3)
-    slot_columns = gl.load(entry + 5)
-
-    is_there = tm * 2 + C < tiles_m
-    starts += gl.load(entry + 4) + (tm * 2 + C) * slot_columns
-    start = gl.load(starts + first, mask=is_there & (first < slot_columns), other=0)
-    stop = gl.load(starts + first + 1, mask=is_there & (first < slot_columns), other=0)
-
-    i = tm * 128 + C * 64 + gl.arange(0, 64, gl.SliceLayout(1, MMA))
-    row_offset = gl.load(offsets + x0 + i, mask=i < height, other=NEVER) + objective[0]
-    column = first * 128 + order(gl.arange(0, 128, LINE))
-    column_offset = gl.load(offsets + y0 + column, mask=column < width, other=NEVER)
-    pitch = tiles_n * 128
-    tile_g = G + (shard.to(gl.int64) * (tiles_m * 64) + tm * 128 + C * 64) * pitch + first * 128
-
-    x, following = _take_rows(shared, e, C, CHUNKS, SLOTS)
-    zero = gl.zeros((64, 128), gl.float32, MMA)
-    half, _ = gl.split(gl.reshape(zero, (64, 64, 2)))
-    hinges = sum_pairs(half)
-    observed, taken_back = gl.zeros((FIRST_CHUNK,), gl.float32, LINE), gl.zeros((FIRST_CHUNK,), gl.float32, LINE)
-
-    for t in range(first, last):
-        e += 1
-        # Start the loads that are needed after the product; offsets and starts are loaded one tile ahead.
-        weight = gl.load(weights + y0 + column, mask=column < width, other=0.0) if WEIGHTED else column_offset
-        offset = spread(column_offset, shared[7])
-        column += 128
-        column_offset = gl.load(offsets + y0 + column, mask=column < width, other=NEVER)
-        cells = first_cells(positions + start, counts + start, (stop - start).to(gl.int32))
-        start = stop
-        stop = gl.load(starts + t + 2, mask=is_there & (t + 1 < slot_columns), other=stop)
-
-        m = _take_product(x, shared, e, n, zero, C, CHUNKS, SLOTS) * LOG2E - (row_offset[:, None] + offset[None, :])
-        n += 1
-        # If the tile has observed cells, keep the margins in shared memory for `bring_in`.
-        if cells[2] > 0:
-            by_column = gl.permute(gl.reshape(m, (64, 4, 4, 4, 2)), (1, 3, 0, 2, 4))
-            shared[2].store(gl.reshape(by_column, (16, 64, 8)))
-        # All cells as if they were unobserved, then the observed ones over them.
-        g, more = unobserved_gradient(m, weight, shared[7], WEIGHTED, HALF)
-        hinges += more
-        write_tile(tile_g, g, pitch, is_there)
-        if cells[2] > 0:
-            observed, taken_back = bring_in(cells, shared[3], tile_g, pitch, objective, observed, taken_back, CHUNK)
-        tile_g += 128
-    gl.store(losses + (item * 2 + C) * 2, gl.sum(observed))
-    gl.store(losses + (item * 2 + C) * 2 + 1, gl.sum(gl.sum(hinges, axis=1), axis=0) - gl.sum(taken_back))
-    return following, e + 1, n
-
-
-@gluon.jit
 def _consume(
     arrays, shared, sizes, objective,
-    C: gl.constexpr, CHUNKS: gl.constexpr, SLOTS: gl.constexpr, SPLIT: gl.constexpr, CHUNK: gl.constexpr,
-    WEIGHTED: gl.constexpr, HALF: gl.constexpr,
+    C: gl.constexpr, CHUNKS: gl.constexpr, SLOTS: gl.constexpr, WEIGHTED: gl.constexpr, HALF: gl.constexpr,
 ):  # fmt: skip
-    """Process items as consumer C until none is left."""
+    """Write G and the losses of the rows of consumer C of one item after the other, until none is left."""
+    offsets, weights, G, table, all_starts, positions, counts, losses = arrays
+    items, tiles_m, items_m, tiles_n = sizes
     e, n, item = 0, 0, gl.program_id(0)
-    while item < sizes[0]:
-        item, e, n = _consume_item(
-            arrays, shared, sizes, objective, item, e, n,
-            C, CHUNKS, SLOTS, SPLIT, CHUNK, WEIGHTED, HALF,
-        )  # fmt: skip
+
+    while item < items:
+        shard, tm, first, last = _locate(item, items_m, tiles_n)
+        entry = table + shard * FIELDS
+        x0, height, y0, width = gl.load(entry), gl.load(entry + 1), gl.load(entry + 2), gl.load(entry + 3)
+        slot_columns = gl.load(entry + 5)
+
+        is_there = tm * 2 + C < tiles_m
+        starts = all_starts + (gl.load(entry + 4) + (tm * 2 + C) * slot_columns)
+        start = gl.load(starts + first, mask=is_there & (first < slot_columns), other=0)
+        stop = gl.load(starts + first + 1, mask=is_there & (first < slot_columns), other=0)
+
+        i = tm * 128 + C * 64 + gl.arange(0, 64, gl.SliceLayout(1, MMA))
+        row_offset = gl.load(offsets + x0 + i, mask=i < height, other=NEVER) + objective[0]
+        column = first * 128 + order(gl.arange(0, 128, LINE))
+        column_offset = gl.load(offsets + y0 + column, mask=column < width, other=NEVER)
+        pitch = tiles_n * 128
+        tile_g = G + (shard.to(gl.int64) * (tiles_m * 64) + tm * 128 + C * 64) * pitch + first * 128
+
+        x, following = _take_rows(shared, e, C, CHUNKS, SLOTS)
+        zero = gl.zeros((64, 128), gl.float32, MMA)
+        half, _ = gl.split(gl.reshape(zero, (64, 64, 2)))
+        hinges = sum_pairs(half)
+        observed, taken_back = gl.zeros((FIRST_CHUNK,), gl.float32, LINE), gl.zeros((FIRST_CHUNK,), gl.float32, LINE)
+
+        for t in range(first, last):
+            e += 1
+            # Start the loads that are needed after the product; offsets and starts are loaded one tile ahead.
+            weight = gl.load(weights + y0 + column, mask=column < width, other=0.0) if WEIGHTED else column_offset
+            offset = spread(column_offset, shared[7])
+            column += 128
+            column_offset = gl.load(offsets + y0 + column, mask=column < width, other=NEVER)
+            cells = first_cells(positions + start, counts + start, (stop - start).to(gl.int32))
+            start = stop
+            stop = gl.load(starts + t + 2, mask=is_there & (t + 1 < slot_columns), other=stop)
+
+            m = _take_product(x, shared, e, n, zero, C, CHUNKS, SLOTS) * LOG2E - (row_offset[:, None] + offset[None, :])
+            n += 1
+            # If the tile has observed cells, keep the margins in shared memory for `bring_in`.
+            if cells[2] > 0:
+                by_column = gl.permute(gl.reshape(m, (64, 4, 4, 4, 2)), (1, 3, 0, 2, 4))
+                shared[2].store(gl.reshape(by_column, (16, 64, 8)))
+            # All cells as if they were unobserved, then the observed ones over them.
+            g, more = unobserved_gradient(m, weight, shared[7], WEIGHTED, HALF)
+            hinges += more
+            write_tile(tile_g, g, pitch, is_there)
+            if cells[2] > 0:
+                observed, taken_back = bring_in(cells, shared[3], tile_g, pitch, objective, observed, taken_back)
+            tile_g += 128
+        gl.store(losses + (item * 2 + C) * 2, gl.sum(observed))
+        gl.store(losses + (item * 2 + C) * 2 + 1, gl.sum(gl.sum(hinges, axis=1), axis=0) - gl.sum(taken_back))
+        item = following
+        e += 1
 
 
 # These arguments are not specialized, so that the kernel is compiled once and not again for every alignment of an array
@@ -488,8 +467,7 @@ def _consume(
 def gradient(
     rows, columns, offsets, weights, G, table, starts, positions, counts, losses, counter,
     items, tiles_m, tiles_n, unseen, base, scale, power,
-    CHUNKS: gl.constexpr, SLOTS: gl.constexpr, SPLIT: gl.constexpr, CHUNK: gl.constexpr, REGISTERS: gl.constexpr,
-    WEIGHTED: gl.constexpr, HALF: gl.constexpr,
+    CHUNKS: gl.constexpr, SLOTS: gl.constexpr, WEIGHTED: gl.constexpr, HALF: gl.constexpr,
 ):  # fmt: skip
     """Write G of all tiles of every shard of a panel, and the losses of their cells; see the module's docstring."""
     margins0 = gl.allocate_shared_memory(gl.float32, [16, 64, 8], MARGINS)
@@ -522,16 +500,16 @@ def gradient(
     # Two consumers and the producer; see the table in the module's docstring for warps and registers.
     gl.warp_specialize(
         [
-            (_consume, (arrays, shared0, sizes, objective, 0, CHUNKS, SLOTS, SPLIT, CHUNK, WEIGHTED, HALF)),
-            (_consume, (arrays, shared1, sizes, objective, 1, CHUNKS, SLOTS, SPLIT, CHUNK, WEIGHTED, HALF)),
-            (_produce, (rows, columns, table, counter, shared0, sizes, CHUNKS, SLOTS, SPLIT)),
+            (_consume, (arrays, shared0, sizes, objective, 0, CHUNKS, SLOTS, WEIGHTED, HALF)),
+            (_consume, (arrays, shared1, sizes, objective, 1, CHUNKS, SLOTS, WEIGHTED, HALF)),
+            (_produce, (rows, columns, table, counter, shared0, sizes, CHUNKS, SLOTS)),
         ],
         [4, 1],
-        [REGISTERS, 24],
+        [240, 24],
     )
 
 
-def fits(mirror: Tensor, tile: slot_layout.KernelTile) -> bool:
+def fits(mirror: Tensor, tile: KernelTile) -> bool:
     """Return whether the kernel supports the dtype and width of the mirror and the shape of the tiles."""
     is_short = mirror.shape[1] <= MAX_WIDTH and mirror.dtype in (torch.bfloat16, torch.float16)
     return is_short and (tile.rows, tile.columns) == (64, 128)
@@ -571,8 +549,5 @@ class HopperGradient:
 def choose_flags(dtype: torch.dtype, width: int) -> dict[str, int | bool]:
     """Return the compile-time constants and launch options for vectors of `width` padded values."""
     chunks = width // 64
-    return {
-        "CHUNKS": chunks, "SLOTS": min(4, SHARED_BYTES // (chunks * 128 * 64 * 2)), "SPLIT": ITEMS_PER_PAIR,
-        "CHUNK": CELLS_AT_A_TIME, "REGISTERS": 240, "HALF": dtype == torch.float16,
-        "num_warps": 4, "maxnreg": 168,
-    }  # fmt: skip
+    slots = min(4, SHARED_BYTES // (chunks * 128 * 64 * 2))
+    return {"CHUNKS": chunks, "SLOTS": slots, "HALF": dtype == torch.float16, "num_warps": 4, "maxnreg": 168}

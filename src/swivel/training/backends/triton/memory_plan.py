@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise, product
 
-import numpy as np
 import torch
 
 from swivel.errors import TrainingError
@@ -20,7 +17,7 @@ from swivel.runtime.resources import format_bytes
 from swivel.training.backends.base import BackendSettings, Starts
 from swivel.training.backends.triton import slot_layout
 from swivel.training.backends.triton.cuda_streams import usable_memory
-from swivel.training.backends.triton.slot_layout import FIELDS, BlockShape, KernelTile, Shapes, SlotLayout
+from swivel.training.backends.triton.slot_layout import FIELDS, BlockShape, SlotLayout
 from swivel.training.schedule import group_starts
 
 # Shares of the free device memory. The order of blocks is chosen for the smaller one, so that it certainly fits later.
@@ -50,7 +47,6 @@ def entry_bytes(slots: int) -> int:
     return (2 if slots <= MAX_SHORT_SLOTS else 4) + 6
 
 
-@dataclass(frozen=True)
 class Banks:
     """The groups of blocks of one side, and the banks that hold some of them on the device.
 
@@ -61,29 +57,14 @@ class Banks:
     (1, 4, 3)
     """
 
-    starts: tuple[int, ...]  # first block of each group, and the end
-    banks: int
-    first: int  # first slot of the side
-
-    @property
-    def groups(self) -> int:
-        """Number of groups."""
-        return len(self.starts) - 1
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether every group has its own bank, so that no group is ever moved."""
-        return self.banks >= self.groups
-
-    @cached_property
-    def slots_per_bank(self) -> int:
-        """Number of slots of a bank: the size of the largest group."""
-        return max(last - first for first, last in pairwise(self.starts))
-
-    @property
-    def slots(self) -> int:
-        """Number of slots of all banks."""
-        return self.banks * self.slots_per_bank
+    def __init__(self, starts: tuple[int, ...], banks: int, first: int) -> None:
+        self.starts = starts  # first block of each group, and the end
+        self.banks = banks
+        self.first = first  # first slot of the side
+        self.groups = len(starts) - 1
+        self.is_whole = banks >= self.groups  # every group has its own bank, so that no group is ever moved
+        self.slots_per_bank = max(stop - start for start, stop in pairwise(starts))
+        self.slots = banks * self.slots_per_bank
 
     def group_of(self, block: int) -> int:
         """Return the number of the group that contains a block."""
@@ -98,58 +79,42 @@ class Banks:
         return self.first + bank * self.slots_per_bank + block - self.starts[self.group_of(block)]
 
 
-@dataclass(frozen=True)
 class DeviceMemoryEstimate:
     """Estimates of the device memory that a run needs, in bytes."""
 
-    settings: BackendSettings
-    starts: Starts
-    dim: int
+    def __init__(self, settings: BackendSettings, starts: Starts, dim: int) -> None:
+        self.settings = settings
+        self.layout = SlotLayout(starts, dim, settings.zeros, slot_layout.choose_tile(settings.dtype))
+        self._itemsize = 4 if settings.dtype == "float32" else 2  # bytes of an operand of the products
 
-    @cached_property
-    def tile(self) -> KernelTile:
-        """The tile of the kernels."""
-        return slot_layout.choose_tile(self.settings.dtype)
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of an operand of the products."""
-        return 4 if self.settings.dtype == "float32" else 2
-
-    @cached_property
-    def places(self) -> SlotLayout:
-        """The layout of all blocks on the device."""
-        return SlotLayout(self.starts, self.dim)
-
-    @cached_property
-    def shapes(self) -> tuple[BlockShape, ...]:
-        """The distinct shapes of blocks, including those of mirrored blocks."""
-        shapes = Shapes(self.settings.zeros, self.tile)
-        rows, columns = (np.unique(np.diff(np.asarray(starts))).tolist() for starts in self.starts)
-
-        pairs = {(m, n) for m in rows for n in columns} | {(n, m) for m in rows for n in columns}
-        return tuple(shapes.of(*pair) for pair in sorted(pairs))
-
-    @cached_property
-    def copied_columns(self) -> int:
-        """Maximum number of columns that the sampled panels of a block copy."""
-        return max(
-            sum(panel.padded(self.tile)[1] for panel in shape.panels if panel.stride >= 0) for shape in self.shapes
+        shapes = self.layout.shapes.values()
+        # Maximum number of columns that the sampled panels of a block copy.
+        self.copied_columns = max(
+            sum(panel.padded[1] for panel in shape.panels if panel.stride >= 0) for shape in shapes
         )
+        # Maximum number of batches whose tables stay on the device.
+        self.max_prepared = min(MAX_PREPARED, math.prod(self.layout.blocks))
+
+        # Upper bound of the entries of all observed cells: a cell between features that are not common has two.
+        self.entries = settings.cells * (2 if any(shape.is_sampled for shape in shapes) else 1)
+        # Estimate of the entries of the largest block.
+        rows, columns = self.layout.blocks
+        shards = rows * (rows + 1) // 2 if settings.is_halved else rows * columns
+        self.largest = math.ceil(min(self.entries, SKEW * self.entries / shards))
 
     def max_blocks(self, groups: tuple[int, int] | None) -> int:
         """Return the maximum number of blocks in one launch.
 
         It depends only on the order of the blocks (`groups`), not on the memory, so that the results do, too.
         """
-        size = max(self._gradient_of(shape) for shape in self.shapes)
-        return int(max(1, min(MAX_SHARDS_PER_LAUNCH, MAX_GRADIENT_BYTES // size, *(groups or self.places.blocks))))
+        size = max(self._gradient_of(shape) for shape in self.layout.shapes.values())
+        return int(max(1, min(MAX_SHARDS_PER_LAUNCH, MAX_GRADIENT_BYTES // size, *(groups or self.layout.blocks))))
 
     def banks(self, groups: tuple[int, int] | None, count: tuple[int, int]) -> tuple[Banks, Banks]:
         """Return the banks of both sides: `count` of each side, but no more than there are groups."""
         sides: list[Banks] = []
         first = 0
-        for blocks, group, banks in zip(self.places.blocks, groups or self.places.blocks, count, strict=True):
+        for blocks, group, banks in zip(self.layout.blocks, groups or self.layout.blocks, count, strict=True):
             starts = tuple(group_starts(blocks, group))
             sides.append(Banks(starts, min(banks, len(starts) - 1), first))
             first = sides[0].slots
@@ -158,54 +123,32 @@ class DeviceMemoryEstimate:
 
     def parameters(self, slots: int, max_blocks: int) -> int:
         """Return the bytes of the parameters in `slots` slots, and of the columns copied for `max_blocks` blocks."""
-        places = self.places
+        layout = self.layout
         # Vectors and state in float32; then, for every row, the mirror, the offset and the weight.
-        masters = slots * places.pitch * places.dim * 8
-        rows = slots * places.pitch + max_blocks * self.copied_columns + places.pitch
-        return masters + rows * (places.padded_dim * self.itemsize + 8)
-
-    @property
-    def max_prepared(self) -> int:
-        """Maximum number of batches whose tables stay on the device."""
-        return min(MAX_PREPARED, math.prod(self.places.blocks))
+        masters = slots * layout.pitch * layout.dim * 8
+        rows = slots * layout.pitch + max_blocks * self.copied_columns + layout.pitch
+        return masters + rows * (layout.padded_dim * self._itemsize + 8)
 
     def work(self, max_blocks: int) -> int:
         """Return the bytes of the temporary arrays of a launch of `max_blocks` blocks."""
-        largest = max(self._work_of(shape) for shape in self.shapes)
+        largest = max(self._work_of(shape) for shape in self.layout.shapes.values())
         library = LIBRARY_BYTES if self.settings.device.startswith("cuda") else 0
         return library + int(SLACK * max_blocks * largest) + TABLE_BYTES * self.max_prepared + (1 << 14)
 
     def _gradient_of(self, shape: BlockShape) -> int:
         """Return the bytes of G for the largest panel of a block."""
-        return max(math.prod(panel.padded(self.tile)) for panel in shape.panels) * self.itemsize
+        return max(math.prod(panel.padded) for panel in shape.panels) * self._itemsize
 
     def _work_of(self, shape: BlockShape) -> int:
         """Return the bytes of the temporary arrays of one block of a launch; see `launch.StepLauncher`."""
-        panels = [panel.padded(self.tile) for panel in shape.panels]
-        back = sum(rows + columns for rows, columns in panels) * self.places.padded_dim * 4
-        losses = max(panel.tiles[0] * panel.tiles[1] for panel in shape.panels) * 24
-        rare = (8 * len(panels) + 12) * self.places.pitch if shape.is_sampled else 0
-        strides = 32 * sum(panel.columns for panel in shape.panels)
-        starts = START_BYTES * self.slots
+        layout, panels = self.layout, shape.panels
+        back = sum(sum(panel.padded) for panel in panels) * layout.padded_dim * 4
+        losses = max(math.prod(panel.tiles) for panel in panels) * 24
+        rare = (8 * len(panels) + 12) * layout.pitch if shape.is_sampled else 0
+        strides = 32 * sum(panel.columns for panel in panels)
+        starts = START_BYTES * layout.slot_count
         tables = (self.max_prepared + 1) * len(panels) * len(FIELDS) * 8  # those that stay, and that of this launch
         return self._gradient_of(shape) + back + losses + rare + strides + starts + tables
-
-    @cached_property
-    def entries(self) -> int:
-        """Upper bound of the entries of all observed cells: a cell between features that are not common has two."""
-        return self.settings.cells * (2 if any(shape.is_sampled for shape in self.shapes) else 1)
-
-    @cached_property
-    def largest(self) -> int:
-        """Estimate of the entries of the largest block."""
-        rows, columns = self.places.blocks
-        shards = rows * (rows + 1) // 2 if self.settings.is_halved else rows * columns
-        return math.ceil(min(self.entries, SKEW * self.entries / shards))
-
-    @cached_property
-    def slots(self) -> int:
-        """Maximum number of slots of a block, and one that marks the end."""
-        return 1 + max(shape.slots for shape in self.shapes)
 
     def min_bytes(self, groups: tuple[int, int] | None, count: tuple[int, int]) -> int:
         """Return the minimum of device memory for an order of blocks and its banks, if all cells are streamed."""
@@ -216,11 +159,11 @@ class DeviceMemoryEstimate:
         """Return the minimum of device memory for `slots` slots and launches of `max_blocks` blocks."""
         # While training: temporary arrays and the buffers of streamed cells.
         buffered = min(self.entries, BUFFERS * max_blocks * self.largest)
-        streaming = self.work(max_blocks) + buffered * entry_bytes(self.slots)
+        streaming = self.work(max_blocks) + buffered * entry_bytes(self.layout.slot_count)
 
         # Before training: reading the cells in small pieces and sorting those of one block.
         piece = min(self.settings.cells, MIN_PIECE_CELLS) * PIECE_BYTES
-        shards = SHARD_BYTES * math.prod(self.places.blocks)
+        shards = SHARD_BYTES * math.prod(self.layout.blocks)
         sorting = max(8 * piece, piece + shards + self.largest * SORT_BYTES)
 
         return self.parameters(slots, max_blocks) + max(streaming, sorting)
@@ -232,13 +175,13 @@ def choose_groups(settings: BackendSettings, starts: Starts, dim: int) -> tuple[
     return choose_order(DeviceMemoryEstimate(settings, starts, dim), memory)
 
 
-def choose_order(needs: DeviceMemoryEstimate, memory: int | None) -> tuple[int, int] | None:
+def choose_order(needs: DeviceMemoryEstimate, memory: float) -> tuple[int, int] | None:
     """Return the sizes of the groups of blocks that are best trained together, or None if all parameters fit.
 
     Raises TrainingError if not even one row block and one column block fit.
     """
-    rows, columns = needs.places.blocks
-    if memory is None or needs.min_bytes(None, (1, 1)) <= memory:
+    rows, columns = needs.layout.blocks
+    if needs.min_bytes(None, (1, 1)) <= memory:
         return None
 
     # With two banks per side, the next group is copied during the computation; one bank is the last resort.
@@ -254,7 +197,7 @@ def choose_order(needs: DeviceMemoryEstimate, memory: int | None) -> tuple[int, 
     smallest = needs.min_bytes((1, 1), (1, 1))
     raise TrainingError(
         f"one row block and one column block need {format_bytes(smallest)} of device memory, and there are "
-        f"{format_bytes(memory)}; raise device_memory, or lower block_size or dim",
+        f"{format_bytes(int(memory))}; raise device_memory, or lower block_size or dim",
         argument=("device_memory", "block_size", "dim"),
     )
 
@@ -282,19 +225,19 @@ def _epoch_time(banks: tuple[Banks, Banks], max_blocks: int) -> float:
     return busy + LAUNCH_STEPS * steps / max_blocks
 
 
-def arrange(needs: DeviceMemoryEstimate, groups: tuple[int, int] | None, memory: int | None) -> tuple[Banks, Banks]:
+def arrange(needs: DeviceMemoryEstimate, groups: tuple[int, int] | None, memory: float) -> tuple[Banks, Banks]:
     """Return the banks for an order of blocks: one for each group if they fit, else two per side, else one.
 
     Raises TrainingError if the order needs more than `memory` bytes; a run never changes its order.
     """
-    for count in (needs.places.blocks, (2, 2), (1, 1)):
+    for count in (needs.layout.blocks, (2, 2), (1, 1)):
         required_bytes = needs.min_bytes(groups, count)
-        if memory is None or required_bytes <= memory:
+        if required_bytes <= memory:
             return needs.banks(groups, count)
 
     what = "all blocks" if groups is None else f"groups of {groups[0]} x {groups[1]} blocks"
     raise TrainingError(
         f"this run trains {what} together, which needs {format_bytes(required_bytes)} of "
-        f"device memory, and there are {format_bytes(memory or 0)}; free some, raise device_memory, or start again",
+        f"device memory, and there are {format_bytes(int(memory))}; free some, raise device_memory, or start again",
         argument="device_memory",
     )

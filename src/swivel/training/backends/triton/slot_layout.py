@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +30,6 @@ FIELDS = (
     "first_entry",  # first entry of the block's observed cells
     "whole_y0",  # first row of the block's columns
     "stride0",  # first stride of the panel; -1: not sampled
-    "start",  # first row of the panel, within the block
-    "whole_height",  # rows of the block
-    "whole_width",  # columns of the block
     "row_slots",  # slot of the block's first row
     "column_slots",  # slot of the block's first column
     "end_entry",  # end of its entries
@@ -69,13 +65,11 @@ class PanelShape:
     rows: int
     columns: int
     tiles: tuple[int, int]  # rows and columns of tiles
+    padded: tuple[int, int]  # number of rows and of columns, rounded up to whole tiles
     slot: int  # slot of the first tile
     slot_columns: int  # tiles per row of tiles that have a slot of observed cells
-    stride: int  # first stride in `Shapes.starts`; -1: not sampled, all columns in their place
-
-    def padded(self, tile: KernelTile) -> tuple[int, int]:
-        """Return the number of rows and of columns, rounded up to whole tiles."""
-        return self.tiles[0] * tile.rows, self.tiles[1] * tile.columns
+    copies_before: int  # columns, rounded up, that the sampled panels before it copy
+    stride: int  # first stride in `SlotLayout.strides`; -1: not sampled, all columns in their place
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,85 +90,67 @@ class BlockShape:
         return len(self.panels) > 1
 
 
-class Shapes:
-    """The shapes of all blocks of a run, and the strides of their sampled panels."""
+class SlotLayout:
+    """Places for blocks in the joint array at equal distances, and the shapes of all blocks of a run.
 
-    def __init__(self, zeros: ZeroSampling, tile: KernelTile) -> None:
-        self.zeros = zeros
+    starts: first row of each block in the host's arrays of rows and of columns, and the end.
+    """
+
+    def __init__(self, starts: Starts, dim: int, zeros: ZeroSampling, tile: KernelTile) -> None:
+        self.starts = starts
+        self.dim = dim
+        self.padded_dim = -(-dim // ALIGNED) * ALIGNED
         self.tile = tile
-        self.starts: NDArray[np.float64] = np.zeros(0)  # of the strides of all shapes so far
-        self.lengths: NDArray[np.float64] = np.zeros(0)
-        self._shapes: dict[tuple[int, int], BlockShape] = {}
+        self._zeros = zeros
+        self.blocks = len(starts[0]) - 1, len(starts[1]) - 1
+        # Number of rows of every block: first the row blocks, then the column blocks.
+        self.sizes = np.concatenate([np.diff(np.asarray(side, np.int64)) for side in starts])
+        # Distance between the first rows of two blocks, a multiple of 128 (two row tiles).
+        self.pitch = int(-(-self.sizes.max() // 128) * 128)
 
-    def of(self, rows: int, columns: int) -> BlockShape:
-        """Return the shape of a block of `rows` x `columns`; shapes are computed once."""
-        key = rows, columns
-        if key not in self._shapes:
-            self._shapes[key] = self._make(rows, columns)
-        return self._shapes[key]
+        # Starts and lengths of the strides of all sampled panels.
+        self.strides: tuple[NDArray[np.float64], NDArray[np.float64]] = np.zeros(0), np.zeros(0)
+        heights, widths = (np.unique(part).tolist() for part in np.split(self.sizes, self.blocks[:1]))
+        pairs = {(m, n) for m in heights for n in widths} | {(n, m) for m in heights for n in widths}
+        # The distinct shapes of blocks, including those of mirrored blocks, by their numbers of rows and columns.
+        self.shapes = {pair: self._make_shape(*pair) for pair in sorted(pairs)}
+        # Slots of every block; the last one is empty: its start is the end of the one before.
+        self.slot_count = 1 + max(shape.slots for shape in self.shapes.values())
 
-    def _make(self, rows: int, columns: int) -> BlockShape:
-        tiers = self.zeros.tiers(rows, columns)
-        common = self.zeros.count_common(rows), self.zeros.count_common(columns)
+    def shape_of(self, block: tuple[int, int], *, mirrored: bool) -> BlockShape:
+        """Return the shape of a block in the orientation of its cells."""
+        rows, columns = int(self.sizes[block[0]]), int(self.sizes[self.blocks[0] + block[1]])
+        return self.shapes[(columns, rows) if mirrored else (rows, columns)]
+
+    def _make_shape(self, rows: int, columns: int) -> BlockShape:
+        tiers = self._zeros.tiers(rows, columns)
+        common = self._zeros.count_common(rows), self._zeros.count_common(columns)
 
         # A sampled panel has slots only for tiles with common columns; its other cells are in the slots of rows and
         # columns, which follow those of the tiles.
         panels: list[PanelShape] = []
-        slot = 0
+        slot = copies = 0
         for number, tier in enumerate(tiers):
-            panel = self._make_panel(tier, columns, slot, None if number == 0 else common[1])
+            panel = self._make_panel(tier, columns, slot, copies, None if number == 0 else common[1])
             slot += panel.tiles[0] * panel.slot_columns
+            copies += panel.padded[1] if panel.stride >= 0 else 0
             panels.append(panel)
 
         extra = rows + columns if len(tiers) > 1 else 0
         return BlockShape(rows, columns, common, tuple(panels), slot, slot + rows, slot + extra)
 
-    def _make_panel(self, tier: Tier, columns: int, slot: int, common: int | None) -> PanelShape:
+    def _make_panel(self, tier: Tier, columns: int, slot: int, copies: int, common: int | None) -> PanelShape:
         """Return the panel of a tier; `common` is the number of common columns, or None for the tier of common rows."""
         rows, strides = tier
+        tile = self.tile
         width, stride = columns, -1
 
         if common is not None:
             starts, lengths = strides or (np.arange(columns, dtype=np.float64), np.ones(columns))
-            width, stride = len(starts), len(self.starts)
-            self.starts = np.concatenate([self.starts, starts])
-            self.lengths = np.concatenate([self.lengths, lengths])
+            width, stride = len(starts), len(self.strides[0])
+            self.strides = np.append(self.strides[0], starts), np.append(self.strides[1], lengths)
 
-        tiles = math.ceil(len(rows) / self.tile.rows), math.ceil(width / self.tile.columns)
-        slot_columns = tiles[1] if common is None else math.ceil(common / self.tile.columns)
-        return PanelShape(rows.start, len(rows), width, tiles, slot, slot_columns, stride)
-
-
-@dataclass(frozen=True)
-class SlotLayout:
-    """Places for blocks in the joint array at equal distances, first those of the row blocks."""
-
-    starts: Starts  # first row of each block in the host's arrays of rows and of columns, and the end
-    dim: int
-    slots: int | None = None  # blocks that the joint array can hold; None: all
-
-    @cached_property
-    def blocks(self) -> tuple[int, int]:
-        """Number of row blocks and of column blocks."""
-        return len(self.starts[0]) - 1, len(self.starts[1]) - 1
-
-    @cached_property
-    def sizes(self) -> NDArray[np.int64]:
-        """Number of rows of every block: first the row blocks, then the column blocks."""
-        return np.concatenate([np.diff(np.asarray(starts, np.int64)) for starts in self.starts])
-
-    @cached_property
-    def pitch(self) -> int:
-        """Distance between the first rows of two blocks, a multiple of 128 (two row tiles)."""
-        return int(-(-self.sizes.max() // 128) * 128)
-
-    @property
-    def rows(self) -> int:
-        """Number of rows of all blocks in the joint array, including unused rows."""
-        slots = len(self.sizes) if self.slots is None else self.slots
-        return slots * self.pitch
-
-    @property
-    def padded_dim(self) -> int:
-        """Number of values of a padded vector."""
-        return -(-self.dim // ALIGNED) * ALIGNED
+        tiles = math.ceil(len(rows) / tile.rows), math.ceil(width / tile.columns)
+        padded = tiles[0] * tile.rows, tiles[1] * tile.columns
+        slot_columns = tiles[1] if common is None else math.ceil(common / tile.columns)
+        return PanelShape(rows.start, len(rows), width, tiles, padded, slot, slot_columns, copies, stride)

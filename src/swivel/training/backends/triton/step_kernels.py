@@ -9,12 +9,10 @@ kernel             one program computes                           reads -> write
 `gather`           BN sampled columns of a shard                  V, offsets -> V, offsets, all weights, places
 `gradient`         a tile of BM x BN cells of a panel of a shard   V, offsets, observed cells -> G, losses
 `update`           SIZE parameters of one side of a shard         gradients, losses -> vectors, state, V, totals
-`add_losses`       the sum of the losses of a panel of a shard    losses -> totals
 `update_sampled`   one row or column of a shard                   gradients, observed cells -> vectors, state
-`refresh`          SIZE parameters of one side of a shard         vectors -> V
 =================  =============================================  ==================================================
 
-`gather`, `add_losses`, `update_sampled` and `refresh` run only if zeros are sampled, `update` only if they are not.
+`gather` and `update_sampled` run only if zeros are sampled, `update` only if they are not.
 
 Symbols:
 
@@ -45,7 +43,6 @@ from swivel.training.backends.triton import slot_layout
 from swivel.training.objective_triton import (
     LOG2E,
     finish_loss,
-    join_losses,
     observed_gradient,
     unobserved_gradient,
     update_parameters,
@@ -56,53 +53,35 @@ NEVER = tl.constexpr(1e30)  # offset of a row or column outside the block: the g
 
 
 @triton.jit
-def _overwrite(
-    margins, place, x, ok, tile_g, pitch, unseen, base, scale, power,
-    BM: tl.constexpr, SQRT: tl.constexpr, FAST: tl.constexpr,
-):  # fmt: skip
-    """Overwrite the gradient of zeros by that of observed cells in G.
-
-    margins: all margins of the tile. place: index of each cell in `margins`. Returns the losses of the cells, and their
-    losses as zeros (in log 2), which the tile has added and the caller subtracts.
-    """
-    m = tl.where(ok, tl.gather(margins, place, 0), 0.0)
-    gradient, loss = observed_gradient(m, x, unseen, base, scale, power, SQRT, FAST)
-
-    # `place` counts in the order of `margins`: 8 columns, then BM rows, then the next 8 columns.
-    row, column = (place // 8) % BM, (place // (8 * BM)) * 8 + place % 8
-    tl.store(tile_g + row * pitch + column, gradient.to(tile_g.dtype.element_ty), mask=ok)
-
-    loss = tl.where(ok, loss, 0.0)
-    _, hinge = unobserved_gradient(m, FAST)
-    return loss, tl.where(ok, finish_loss(hinge, FAST), 0.0)
-
-
-@triton.jit
 def _bring_in(
     margins, place, x, positions, counts, start, stop, tile_g, pitch, unseen, base, scale, power,
     BM: tl.constexpr, CHUNK: tl.constexpr, SQRT: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
-    """Overwrite the observed cells of a tile, CHUNK at a time; return their loss, and their loss as zeros in log 2.
+    """Overwrite the gradient of zeros by that of the observed cells of a tile in G, CHUNK at a time.
 
-    `place` and `x` are the first chunk, which the caller has loaded before the product.
+    margins: all margins of the tile. `place` and `x` are index in `margins` and count of the first chunk, which the
+    caller has loaded before the product. Returns the loss of the cells, and their loss as zeros (in log 2), which the
+    tile has added and the caller subtracts.
     """
-    ok = start + tl.arange(0, CHUNK) < stop
-    observed, zeros = _overwrite(
-        margins, place, x, ok, tile_g, pitch, unseen, base, scale, power, BM, SQRT, FAST
-    )  # fmt: skip
-
-    begin = start + CHUNK
-    while begin < stop:
-        cell = begin + tl.arange(0, CHUNK)
+    observed, zeros = tl.zeros((CHUNK,), tl.float32), tl.zeros((CHUNK,), tl.float32)
+    cell = start + tl.arange(0, CHUNK)
+    while start < stop:
         ok = cell < stop
-        place = tl.load(positions + cell, mask=ok, other=0).to(tl.int32)
-        x = tl.load(counts + cell, mask=ok, other=1.0)
-        more, more_zeros = _overwrite(
-            margins, place, x, ok, tile_g, pitch, unseen, base, scale, power, BM, SQRT, FAST
-        )  # fmt: skip
-        observed += more
-        zeros += more_zeros
-        begin += CHUNK
+        m = tl.where(ok, tl.gather(margins, place, 0), 0.0)
+        gradient, loss = observed_gradient(m, x, unseen, base, scale, power, SQRT, FAST)
+
+        # `place` counts in the order of `margins`: 8 columns, then BM rows, then the next 8 columns.
+        row, column = (place // 8) % BM, (place // (8 * BM)) * 8 + place % 8
+        tl.store(tile_g + row * pitch + column, gradient.to(tile_g.dtype.element_ty), mask=ok)
+
+        _, hinge = unobserved_gradient(m, FAST)
+        observed += tl.where(ok, loss, 0.0)
+        zeros += tl.where(ok, finish_loss(hinge, FAST), 0.0)
+
+        start += CHUNK
+        cell += CHUNK
+        place = tl.load(positions + cell, mask=cell < stop, other=0).to(tl.int32)
+        x = tl.load(counts + cell, mask=cell < stop, other=1.0)
 
     return tl.sum(observed), tl.sum(zeros)
 
@@ -118,9 +97,9 @@ def _hinge(m, weights, is_column, WEIGHTED: tl.constexpr, FAST: tl.constexpr):
         weight = tl.load(weights, mask=is_column, other=0.0)
         return g * weight[None, :], tl.sum(finish_loss(hinge, FAST) * weight[None, :])
 
-    # One logarithm for two neighboring cells.
+    # One logarithm for the product of two neighboring cells.
     even, odd = tl.split(tl.reshape(hinge, (m.shape[0], m.shape[1] // 2, 2)))
-    return g, tl.sum(finish_loss(join_losses(even, odd), FAST))
+    return g, tl.sum(finish_loss(even * odd, FAST))
 
 
 @triton.jit
@@ -144,7 +123,7 @@ def find_starts(slots, table, starts, slot_count, steps, BLOCK: tl.constexpr):
     slot = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     entry = table + shard * FIELDS
     low = tl.load(entry + 6) + tl.zeros((BLOCK,), tl.int64)
-    high = tl.load(entry + 14) + tl.zeros((BLOCK,), tl.int64)
+    high = tl.load(entry + 11) + tl.zeros((BLOCK,), tl.int64)
 
     for _ in range(steps):
         is_open = low < high
@@ -225,27 +204,6 @@ def gradient(
 
 
 @triton.jit
-def _sum_losses(losses, pairs, BLOCK: tl.constexpr):
-    """Return the sums of the observed and of the unobserved losses (float64) of `pairs` pairs."""
-    observed, zeros = tl.zeros((BLOCK,), tl.float64), tl.zeros((BLOCK,), tl.float64)
-    for start in range(0, pairs, BLOCK):
-        pair = start + tl.arange(0, BLOCK)
-        observed += tl.load(losses + 2 * pair, mask=pair < pairs, other=0.0)
-        zeros += tl.load(losses + 2 * pair + 1, mask=pair < pairs, other=0.0)
-    return tl.sum(observed), tl.sum(zeros)
-
-
-@triton.jit
-def add_losses(losses, totals, pairs, BLOCK: tl.constexpr):
-    """Add the losses of a shard to the first two of its three totals."""
-    shard = tl.program_id(0).to(tl.int64)
-    observed, zeros = _sum_losses(losses + shard * pairs * 2, pairs, BLOCK)
-    total = totals + shard * 3
-    tl.store(total, tl.load(total) + observed)
-    tl.store(total + 1, tl.load(total + 1) + zeros)
-
-
-@triton.jit
 def gather(
     V, offsets, weights, places, zero_weights, table, strides, lengths, fractions,
     y_rows, most, P: tl.constexpr, PP: tl.constexpr, BN: tl.constexpr,
@@ -305,7 +263,7 @@ def _apply(
 @triton.jit
 def _decay_by_sum(offset, entry, side, weight_decay, decay_power, unit0, unit1):
     """Return the weight decay of vectors of one side (0: X, 1: Y) of a shard from their offsets."""
-    is_column = tl.load(entry + 15) != side  # a mirrored block has the columns of the matrix as X
+    is_column = tl.load(entry + 12) != side  # a mirrored block has the columns of the matrix as X
     return weight_decay * tl.exp2(decay_power * (tl.where(is_column, unit1, unit0) - offset))
 
 
@@ -322,8 +280,13 @@ def update(
     """
     shard, side = tl.program_id(1).to(tl.int64), tl.program_id(2)
     if (tl.program_id(0) == 0) & (side == 0):
-        observed, zeros = _sum_losses(losses + shard * pairs * 2, pairs, SIZE)
-        _store_three(totals + shard * 3, observed, zeros, 0.0)
+        observed, zeros = tl.zeros((SIZE,), tl.float64), tl.zeros((SIZE,), tl.float64)
+        losses += shard * pairs * 2
+        for start in range(0, pairs, SIZE):
+            pair = start + tl.arange(0, SIZE)
+            observed += tl.load(losses + 2 * pair, mask=pair < pairs, other=0.0)
+            zeros += tl.load(losses + 2 * pair + 1, mask=pair < pairs, other=0.0)
+        _store_three(totals + shard * 3, tl.sum(observed), tl.sum(zeros), 0.0)
 
     entry = table + shard * FIELDS
     row0, rows = tl.load(entry + 2 * side), tl.load(entry + 2 * side + 1).to(tl.int32)
@@ -341,18 +304,6 @@ def update(
         weight_decay = _decay_by_sum(offset, entry, side, weight_decay, decay_power, unit0, unit1)
     vectors, state, V = vectors + row0 * D, state + row0 * D, V + row0 * P
     _apply(g * share, vectors, state, V, element, row * P + k, mask, weight_decay, learning_rate, OPTIMIZER, True)
-
-
-@triton.jit
-def refresh(vectors, V, table, side, rows, D: tl.constexpr, P: tl.constexpr, SIZE: tl.constexpr):
-    """Copy the vectors of one side of every shard to the mirror V."""
-    shard = tl.program_id(1)
-    row0 = tl.load(table + shard * FIELDS + 2 * side)
-    element = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    mask = element < rows * D
-    row = element // D
-    w = tl.load(vectors + row0 * D + element, mask=mask, other=0.0)
-    tl.store(V + (row0 + row) * P + (element - row * D), w.to(V.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -388,33 +339,10 @@ def _dense_gradient(
 
 
 @triton.jit
-def _rare_pull(
-    m, x, zero, ok, V, unseen, base, scale, power,
-    SQRT: tl.constexpr, FAST: tl.constexpr,
-):  # fmt: skip
-    """Return gradient and loss of rare observed cells, and their loss as zeros, which the caller subtracts.
-
-    zero: the weight with which the cell was added as a zero, or 0 if its column was not sampled.
-    """
-    pull, loss = observed_gradient(m, x, unseen, base, scale, power, SQRT, FAST)
-    sigmoid, hinge = unobserved_gradient(m, FAST)
-    # Subtract the gradient as a zero, rounded to the dtype of G as `gradient` has stored it.
-    as_zero = (zero * sigmoid).to(V.dtype.element_ty).to(tl.float32)
-    return tl.where(ok, pull - as_zero, 0.0), tl.where(ok, loss, 0.0), zero * finish_loss(hinge, FAST)
-
-
-@triton.jit
 def _store_three(line, first, second, third):
     tl.store(line, first)
     tl.store(line + 1, second)
     tl.store(line + 2, third)
-
-
-@triton.jit
-def _load_halves(line, k1, k2, P: tl.constexpr):
-    """Return the two parts of a vector of the mirror, as float32."""
-    first = tl.load(line + k1, mask=k1 < P, other=0.0).to(tl.float32)
-    return first, tl.load(line + k2, mask=k2 < P, other=0.0).to(tl.float32)
 
 
 # The gradient is the sum of the panels' products (`part0` to `part2`) and of the vector's rare observed cells, which
@@ -427,21 +355,22 @@ def _load_halves(line, k1, k2, P: tl.constexpr):
 # row, `first_weights` has the weights of all columns in the row's panel. For a column, `first_weights` and
 # `second_weights` have its weight in each of the panels, and the row of the cell selects the panel.
 #
-# Rows are launched before columns, and both must read the old vectors in V. Rows therefore do not write V here;
-# `refresh` copies them afterwards. For rows, `losses` gets the observed loss, the loss of the cells as zeros (in log
+# Rows are launched before columns, and both must read the old vectors in V. Rows therefore do not write V here; the
+# launcher copies them afterwards. For rows, `losses` gets the observed loss, the loss of the cells as zeros (in log
 # 2), and their weight as zeros, which the launcher subtracts.
 @triton.jit
 def update_sampled(
     vectors, state, V, offsets, places, zero_weights, table, part0, part1, part2, apart0, apart1, apart2,
-    starts, positions, counts, losses, own_first, other_first, pitch, shards, others, common, second, D,
+    starts, positions, counts, losses, pitch, shards, others, common, second, D,
     weight_decay, decay_power, unit0, unit1, unseen, base, scale, power, learning_rate, OPTIMIZER: tl.constexpr,
     BY_SUM: tl.constexpr, SIDE: tl.constexpr, PANELS: tl.constexpr, HAS_COMMON: tl.constexpr, P: tl.constexpr,
     P1: tl.constexpr, P2: tl.constexpr, CHUNK: tl.constexpr, SQRT: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
     """Update one row (SIDE 0) or column (SIDE 1) of every shard, for steps that sample zeros."""
     row, shard = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    slot = starts + tl.load(table + shard * FIELDS + 12 + SIDE) + row
-    own, other0 = own_first + shard * pitch + row, other_first + shard * pitch
+    entry = table + shard * FIELDS
+    slot = starts + tl.load(entry + 9 + SIDE) + row
+    own, other0 = tl.load(entry + 7 * SIDE) + row, tl.load(entry + 7 - 7 * SIDE)  # `x0` and `whole_y0`
     start, stop = tl.load(slot), tl.load(slot + 1)
 
     k1, k2 = tl.arange(0, P1), P1 + tl.arange(0, P2)
@@ -457,7 +386,8 @@ def update_sampled(
     if SIDE == 0:
         first_weights = second_weights if row >= second else first_weights
 
-    own1, own2 = _load_halves(V + own * P, k1, k2, P)
+    own1 = tl.load(V + own * P + k1, mask=k1 < P, other=0.0).to(tl.float32)
+    own2 = tl.load(V + own * P + k2, mask=k2 < P, other=0.0).to(tl.float32)
     offset = tl.load(offsets + own) + unseen
     observed, zeros, weight = 0.0, 0.0, 0.0
     while start < stop:
@@ -475,16 +405,20 @@ def update_sampled(
         # s = x . y, m = (s - pmi*) / log 2, e = dL / ds; then dL/dx = e y (or dL/dy = e x).
         s = tl.sum(theirs1 * own1[None, :], 1) + tl.sum(theirs2 * own2[None, :], 1)
         m = s * LOG2E - (offset + tl.load(offsets + other0 + other, mask=ok, other=0.0))
-        e, loss, hinge = _rare_pull(m, x, zero, ok, V, unseen, base, scale, power, SQRT, FAST)
+        pull, loss = observed_gradient(m, x, unseen, base, scale, power, SQRT, FAST)
+        sigmoid, hinge = unobserved_gradient(m, FAST)
+        # Subtract the gradient as a zero, rounded to the dtype of G as `gradient` has stored it.
+        as_zero = (zero * sigmoid).to(V.dtype.element_ty).to(tl.float32)
+        e = tl.where(ok, pull - as_zero, 0.0)
+        loss, loss_as_zero = tl.where(ok, loss, 0.0), zero * finish_loss(hinge, FAST)
         g1, g2 = g1 + tl.sum(e[:, None] * theirs1, 0), g2 + tl.sum(e[:, None] * theirs2, 0)
         if SIDE == 0:
             observed += tl.sum(loss)
-            zeros += tl.sum(hinge)
+            zeros += tl.sum(loss_as_zero)
             weight += tl.sum(zero)
         start += CHUNK
 
     if BY_SUM:
-        entry = table + shard * FIELDS
         weight_decay = _decay_by_sum(offset - unseen, entry, SIDE, weight_decay, decay_power, unit0, unit1)
     vectors, state, V = vectors + own * D, state + own * D, V + own * P
     _apply(g1 / others, vectors, state, V, k1, k1, k1 < D, weight_decay, learning_rate, OPTIMIZER, SIDE == 1)
