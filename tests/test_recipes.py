@@ -370,7 +370,7 @@ VALUES: list[tuple[str, str, tuple[Any, ...], Any]] = [
     ("swivel.training.schedule", "is_sorted_enough", (np.array([4, *[1] * 8, 10]), 0.1), False),
     ("swivel.training.schedule", "is_sorted_enough", (np.array([5, *[1] * 8, 10]), 0.1), True),
     # .5 + .2 log 2
-    ("swivel.vectors.column_ranking", "default_popularity", (2_000, 1_000), 0.638629436),
+    ("swivel.recommender", "default_popularity", (2_000, 1_000), 0.638629436),
     # .25 + .09 log 2, and the share .2 of the 20 most frequent of 100 equal columns
     ("swivel.training.table_settings", "choose_popularity", (1_000, 2_000, np.ones(100)), 0.51),
 ]

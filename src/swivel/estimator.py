@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from swivel.config import TrainConfig
 from swivel.errors import missing_extra
+from swivel.evaluation.table_ranking import drop_zeros
 from swivel.pipeline.train import fit_sparse
+from swivel.recommender import ColumnRanking
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT
 from swivel.vectors import Vectors
-from swivel.vectors.column_ranking import ColumnRanking, drop_zeros
 from swivel.vectors.formats import open_vectors
 from swivel.vectors.text_encoder import SMOOTHING
 

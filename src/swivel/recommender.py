@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise, repeat
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,11 +17,10 @@ from numpy.typing import NDArray
 from swivel.config import TrainConfig, recorded_config
 from swivel.counts import Matrix, as_matrix
 from swivel.errors import ConfigError
-from swivel.evaluation.table_ranking import RankingReport, evaluate_ranking
+from swivel.evaluation.table_ranking import RankingReport, drop_zeros, evaluate_ranking
 from swivel.vectors import Neighbor, Vectors, VectorTable
-from swivel.vectors.column_ranking import ColumnRanking, drop_zeros
 from swivel.vectors.formats import as_vectors
-from swivel.vectors.search import Floats
+from swivel.vectors.search import Floats, best_rows, check_count
 from swivel.vectors.trained_matrix import find_matrix
 
 if TYPE_CHECKING:
@@ -28,6 +29,57 @@ if TYPE_CHECKING:
 KINDS = ("pmi", "log_count", "ranking")
 REASONS = 3  # columns in `because_of`
 NEEDS_MATRIX = "matrix is needed to leave out what a known row has: pass matrix, or exclude_seen=False"
+
+
+def default_popularity(rows: int, columns: int) -> float:
+    """Return the factor of a column's log sum in a ranking by vectors that no recipe chose one for.
+
+    More if there are many rows for a column; 0 ranks by the dot product alone, 1 by an estimate of the count.
+
+    >>> default_popularity(1_000, 1_000), default_popularity(100_000, 100)
+    (0.5, 1.0)
+    """
+    return min(max(0.5 + 0.2 * math.log(rows / columns), 0.0), 1.0)
+
+
+class ColumnRanking:
+    """Scores w . c + popularity * log(column sum), which rank the columns of a row.
+
+    `rows` is the number of rows that were trained, on which the default of `popularity` depends.
+    """
+
+    def __init__(
+        self, columns: Floats, column_sums: NDArray[np.float64], rows: int, popularity: float | None = None
+    ) -> None:
+        if popularity is None:
+            popularity = default_popularity(rows, len(columns))
+        if not math.isfinite(popularity):
+            raise ConfigError(f"popularity must be a finite number, got {popularity}", argument="popularity")
+
+        self.popularity = popularity
+        self._columns = columns
+        self._is_empty = np.asarray(column_sums) <= 0  # columns without counts are never recommended
+        self._biases = (popularity * np.log(np.where(self._is_empty, 1, column_sums))).astype(np.float32)
+
+    def score(self, rows: Floats) -> Floats:
+        """Return the scores of some row vectors with all columns, of shape (len(rows), n_columns)."""
+        return np.asarray(rows @ self._columns.T + self._biases)
+
+    def find_best(
+        self, rows: Floats, count: int, *, seen: Any = None, is_hidden: NDArray[np.bool_] | None = None
+    ) -> tuple[NDArray[np.intp], Floats]:
+        """Return ids and scores of the best columns of each row, of shape (len(rows), count), best first.
+
+        Columns of `is_hidden` and cells of the csr matrix `seen` are left out. Where fewer than `count` columns are
+        left, the id is -1 and the score -inf.
+        """
+        check_count(count)
+        is_left_out = self._is_empty if is_hidden is None else self._is_empty | is_hidden
+        biases = np.where(is_left_out, -np.inf, self._biases).astype(np.float32)
+        excluded: Iterable[Any] = repeat(())
+        if seen is not None:
+            excluded = (seen.indices[start:stop] for start, stop in pairwise(seen.indptr))
+        return best_rows(self._columns, rows, count, biases=biases, excluded=excluded)
 
 
 class Recommendation(NamedTuple):

@@ -407,13 +407,14 @@ class Vectors:
         """
         check_count(count)
         count = min(count, len(self))
+        biases = np.where(self.is_zero, -np.inf, 0).astype(np.float32)
         answers: list[list[Neighbor]] = []
         remaining = iter(queries)
 
         while batch := [resolve_query(self, query) for query in islice(remaining, QUERIES_PER_BATCH)]:
             directions = scale_to_unit(np.stack([total for total, _, _ in batch]))
             excluded = [plus + less for _, plus, less in batch]
-            best = best_rows(self.unit_vectors, directions, count, excluded=excluded, is_zero=self.is_zero)
+            best = best_rows(self.unit_vectors, directions, count, biases=biases, excluded=excluded)
 
             for ids, scores, direction in zip(*best, directions, strict=True):
                 answers.append(self._name_rows(ids, scores) if direction.any() else [])

@@ -1,8 +1,8 @@
-"""Numba kernels of UMAP (McInnes et al., 2018): nearest vectors, and epochs of the layout.
+"""Numba kernels that release the GIL: the highest of many scores, and epochs of a UMAP layout (McInnes et al., 2018).
 
-They release the GIL. umap-learn moves both ends of an edge at once, so that its result depends on the order in which
-threads take the edges. Here, an epoch computes the new place of each point from the old places of all others: the
-result is the same with any number of threads.
+umap-learn moves both ends of an edge at once, so that its result depends on the order in which threads take the edges.
+Here, an epoch computes the new place of each point from the old places of all others: the result is the same with any
+number of threads.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ NEAR = np.float32(0.001)  # keeps the push of equal points finite
 
 
 @_jit
-def keep_nearest(scores, own, first, ids, best):  # type: ignore[no-untyped-def]
-    """Insert the scores (queries, rows) of the rows from `first` on into the best so far of each query, in `best`."""
-    # `ids` and `best` (queries, count) are sorted, the highest score first. Of equal scores the earlier row
-    # stays. Query q is row `own` + q, which is left out.
+def keep_best(scores, biases, first, ids, best):  # type: ignore[no-untyped-def]
+    """Insert the scores (queries, rows) + biases of the rows from `first` on into the best so far of each query."""
+    # `ids` and `best` (queries, count) are sorted, the highest score first. Of equal scores the earlier row stays, and
+    # a score of -inf is never inserted.
     queries, rows = scores.shape
     last = best.shape[1] - 1
     for query in range(queries):
@@ -36,16 +36,15 @@ def keep_nearest(scores, own, first, ids, best):  # type: ignore[no-untyped-def]
         floor = best[query, last]
         for start in range(0, rows, LANES):
             if start + LANES <= rows:
-                group = line[start : start + LANES]
                 better = 0
-                for lane in range(LANES):  # The compiler makes one comparison of many lanes of it.
-                    better += group[lane] > floor
+                for row in range(start, start + LANES):  # The compiler makes one comparison of many lanes of it.
+                    better += line[row] + biases[row] > floor
                 if better == 0:
                     continue
 
             for row in range(start, min(start + LANES, rows)):
-                score = line[row]
-                if score > floor and first + row != own + query:
+                score = line[row] + biases[row]
+                if score > floor:
                     place = last
                     while place > 0 and best[query, place - 1] < score:
                         best[query, place] = best[query, place - 1]
