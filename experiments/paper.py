@@ -30,18 +30,17 @@ from swivel.corpus.text_lines import read_lines
 from swivel.corpus.text_numbers import TextNumbering
 from swivel.errors import ConfigError
 from swivel.evaluation import (
-    AnalogyResult,
     CategorySet,
     EvaluationConfig,
     Report,
-    SimilarityResult,
+    SetResult,
     SimilaritySet,
     read_sets,
     score_sets,
     summarize_answers,
     summarize_pairs,
 )
-from swivel.evaluation.rules import HALVES
+from swivel.evaluation.datasets import HALVES
 from swivel.pipeline.settings import settings_of
 from swivel.runtime.options import RunOptions
 from swivel.storage import read_manifest
@@ -129,8 +128,8 @@ def answer_sets(
     """Save what vectors answer: the cosine of each pair; of each question whether it is right, and whether known."""
     answers: dict[str, Any] = {}
     for each in score_sets(swivel.load(vectors), sets, rules, progress=options.progress):
-        if isinstance(each, SimilarityResult):
-            answers[each.name] = each.cosines
+        if each.kind == "similarity":
+            answers[each.name] = each.values
         else:
             answers[each.name] = np.stack([each.is_right, each.is_known])
     np.savez(out, **answers)
@@ -138,7 +137,7 @@ def answer_sets(
 
 def read_answers(file: Path, sets: Iterable[TestSet], rules: EvaluationConfig) -> Report:
     """Return the results of saved answers."""
-    results: list[SimilarityResult | AnalogyResult] = []
+    results: list[SetResult] = []
     with np.load(file) as answers:
         for each in sets:
             if isinstance(each, SimilaritySet):

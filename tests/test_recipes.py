@@ -318,6 +318,10 @@ CONSTANTS: dict[str, dict[str, Any]] = {
         "_MIN_EIGENVALUE_RATIO": 1e-10,
     },
     "swivel.vectors.subwords": {
+        "_NEIGHBORS": 4,
+        "_POWER": 3,
+        "_DOUBT": 0.1,
+        "_MAX_WORDS": 200,
         "MIN_WORDS": 1_000,
         "MIN_N": 3,
         "MAX_N": 6,
@@ -329,7 +333,6 @@ CONSTANTS: dict[str, dict[str, Any]] = {
         "_OFFSET": -0.155,
         "_STEPS": 12,
     },
-    "swivel.vectors.guesses": {"_NEIGHBORS": 4, "_POWER": 3, "_DOUBT": 0.1, "_MAX_WORDS": 200},
     "swivel.vectors.text_encoder": {"SMOOTHING": 1e-3, "_TEXT_WORDS": 10},
     "swivel.vectors.search": {"EPSILON": np.float32(0.001)},
     "swivel.vectors.comparison": {

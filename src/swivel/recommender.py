@@ -19,9 +19,9 @@ from swivel.counts import Matrix, as_matrix
 from swivel.errors import ConfigError
 from swivel.evaluation.table_ranking import RankingReport, drop_zeros, evaluate_ranking
 from swivel.vectors import Neighbor, Vectors, VectorTable
+from swivel.vectors.folder import find_matrix
 from swivel.vectors.formats import as_vectors
 from swivel.vectors.search import Floats, best_rows, check_count
-from swivel.vectors.trained_matrix import find_matrix
 
 if TYPE_CHECKING:
     from swivel.training.fold_in import FixedColumns

@@ -15,13 +15,11 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import EvaluationError
 from swivel.evaluation import (
     DIFFERENCE_HEADER,
-    AnalogyResult,
     AnalogySet,
-    CategoryResult,
     Difference,
     EvaluationConfig,
     Report,
-    SimilarityResult,
+    SetResult,
     SimilaritySet,
     bucket_by_frequency,
     compare_buckets,
@@ -145,7 +143,8 @@ def make_report(seed: int, noise: float, *, known: int = 60, rules: EvaluationCo
     is_right = is_known & (rng.random(40) > noise / 10)
     rules = rules or EvaluationConfig()
     answers = summarize_answers(ASKED, is_right, is_known, rules)
-    kinds = CategoryResult("kinds", 0.5, None, 40, 40, is_right, is_known, tuple(f"w{n}" for n in range(40)))
+    values = np.where(is_known, is_right, np.nan)
+    kinds = SetResult("categories", "kinds", 0.5, None, 40, 40, 0.5, 0.5, values=values, items=("w",) * 40)
     return Report((summarize_pairs(PAIRS, cosines), answers, kinds), rules)
 
 
@@ -158,9 +157,8 @@ def test_reports_are_compared_on_the_items_that_count_in_both() -> None:
 
     first, second = (report["pairs"] for report in (good, poor))
 
-    assert isinstance(first, SimilarityResult) and isinstance(second, SimilarityResult)
     assert pairs.first == first.figure
-    assert pairs.second == pytest.approx(spearmanr(second.cosines[:30], second.scores[:30]).statistic)
+    assert pairs.second == pytest.approx(spearmanr(second.values[:30], second.scores[:30]).statistic)
     assert pairs.difference is not None and pairs.interval is not None and pairs.p_value is not None
     assert pairs.interval[0] < pairs.difference < pairs.interval[1]
     assert pairs.interval[0] > 0 and pairs.p_value < 0.05
@@ -222,7 +220,7 @@ def test_comparing_reports_of_different_items_raises_an_error() -> None:
         compare_reports(report, Report((summarize_pairs(other, np.zeros(60)),), EvaluationConfig()))
 
 
-def make_answers(seed: int, chance: float) -> AnalogyResult:
+def make_answers(seed: int, chance: float) -> SetResult:
     rng = np.random.default_rng(seed)
     words = tuple((f"w{a}", f"w{b}", f"w{c}", f"w{d}") for a, b, c, d in rng.integers(0, 200, (900, 4)))
     is_right = np.random.default_rng([seed, 1]).random(900) < chance

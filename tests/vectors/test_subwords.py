@@ -20,7 +20,7 @@ from swivel.config import VectorsConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, DamagedFolder, MemoryBudgetError, UnknownToken
 from swivel.evaluation.datasets import SimilaritySet
-from swivel.evaluation.rules import EvaluationConfig
+from swivel.evaluation.results import EvaluationConfig
 from swivel.evaluation.scores import score_similarity
 from swivel.runtime.options import RunOptions
 from swivel.vectors import Subwords, Vectors, VectorTable, subwords
@@ -201,7 +201,7 @@ def test_unknown_pairs_can_be_scored_with_guesses(planted: Vectors) -> None:
     pairs = SimilaritySet("p", (("balps", "balping"), ("balpings", "balps"), ("balps", "turts")), (9, 8, 1))
     result = score_similarity(fitted, pairs, EvaluationConfig(unknown_pairs="guess", draws=0))
     expected = fitted.similarity(fitted.guess("balpings").vector, "balps")
-    assert result.cosines.tolist() == pytest.approx(
+    assert result.values.tolist() == pytest.approx(
         [fitted.similarity("balps", "balping"), expected, fitted.similarity("balps", "turts")], abs=1e-5
     )
     assert (result.known, result.total, result.known_only) == (2, 3, None)

@@ -17,7 +17,7 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import EvaluationError
 from swivel.evaluation.bootstrap import Doubles, Interval, draw_share_differences, percentile_interval, share_interval
 from swivel.evaluation.datasets import FourWords
-from swivel.evaluation.results import AnalogyResult
+from swivel.evaluation.results import SetResult
 
 AT_LEAST = 100
 _STEPS = 8  # buckets per factor of ten, before buckets with too few questions are merged
@@ -41,7 +41,7 @@ class Point(NamedTuple):
         return int(self.low > 0) - int(self.high < 0)
 
 
-def bucket_by_frequency(result: AnalogyResult, counts: Counts, *, at_least: int = AT_LEAST) -> tuple[Point, ...]:
+def bucket_by_frequency(result: SetResult, counts: Counts, *, at_least: int = AT_LEAST) -> tuple[Point, ...]:
     """Return the accuracy by frequency, rare to frequent, in buckets of `at_least` questions or more.
 
     Questions with a word that has no count are left out. If fewer than `at_least` remain, there is no bucket.
@@ -61,7 +61,7 @@ def bucket_by_frequency(result: AnalogyResult, counts: Counts, *, at_least: int 
     return _make_points(result.items, counts, at_least, score)
 
 
-def compare_buckets(first: AnalogyResult, second: AnalogyResult, counts: Counts) -> tuple[Point, ...]:
+def compare_buckets(first: SetResult, second: SetResult, counts: Counts) -> tuple[Point, ...]:
     """Return, in the same buckets, the accuracy of `first` minus that of `second`, with paired 95 % intervals."""
     if first.items != second.items:
         raise EvaluationError(f"{first.name} and {second.name} do not have the same questions in the same order")

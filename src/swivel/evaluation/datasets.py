@@ -18,9 +18,9 @@ from typing import NoReturn
 
 from swivel.errors import ConfigError, EvaluationError, clear_errors
 from swivel.evaluation.download import PAPER_ORDER, name_set, published_sections
-from swivel.evaluation.rules import HALVES
 from swivel.runtime.numbers import parse_float
 
+HALVES = ("tune", "report")
 SUFFIXES = (".tsv", ".txt")
 EXPECTED = (
     "expected word1 word2 score, or a b c d with or without a section, separated by tabs or spaces, or word and "

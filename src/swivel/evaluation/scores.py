@@ -20,19 +20,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from swivel.errors import ConfigError, EvaluationError, missing_extra
 from swivel.evaluation.analogy_search import answer_questions
-from swivel.evaluation.bootstrap import Interval, correlation_interval, rank_correlation, share_interval
+from swivel.evaluation.bootstrap import Doubles, correlation_interval, rank_correlation, share_interval
 from swivel.evaluation.datasets import AnalogySet, CategorySet, SimilaritySet, TestSet, find_sets, split_set
 from swivel.evaluation.download import fetch_sets
-from swivel.evaluation.results import (
-    AnalogyResult,
-    CategoryResult,
-    Flags,
-    Report,
-    Result,
-    SectionResult,
-    SimilarityResult,
-)
-from swivel.evaluation.rules import EvaluationConfig
+from swivel.evaluation.results import EvaluationConfig, Flags, Report, SetResult
 from swivel.runtime.progress import SILENT, Progress, track
 from swivel.runtime.progress_bars import choose_progress
 from swivel.vectors import Vectors
@@ -109,7 +100,7 @@ def read_sets(
 
 def score_sets(
     vectors: Vectors, sets: Sequence[TestSet], rules: EvaluationConfig, *, progress: Progress = SILENT
-) -> tuple[Result, ...]:
+) -> tuple[SetResult, ...]:
     """Evaluate vectors on given test sets; the rule `half` is ignored.
 
     Raises
@@ -134,7 +125,9 @@ def score_sets(
     return results
 
 
-def score_set(vectors: Vectors, test_set: TestSet, rules: EvaluationConfig, *, progress: Progress = SILENT) -> Result:
+def score_set(
+    vectors: Vectors, test_set: TestSet, rules: EvaluationConfig, *, progress: Progress = SILENT
+) -> SetResult:
     """Return the result of vectors on a test set of any kind."""
     match test_set:
         case SimilaritySet():
@@ -160,7 +153,7 @@ def _find_ids(vectors: Vectors, words: tuple[str, ...], rules: EvaluationConfig)
     return [number if number < limit else -1 for number in numbers]
 
 
-def score_similarity(vectors: Vectors, pairs: SimilaritySet, rules: EvaluationConfig | None = None) -> SimilarityResult:
+def score_similarity(vectors: Vectors, pairs: SimilaritySet, rules: EvaluationConfig | None = None) -> SetResult:
     """Return the rank correlation between the cosines of the pairs and their human scores."""
     rules = rules or EvaluationConfig()
     ids = np.array([_find_ids(vectors, pair, rules) for pair in pairs.pairs], np.int64).reshape(-1, 2)
@@ -186,12 +179,12 @@ def score_similarity(vectors: Vectors, pairs: SimilaritySet, rules: EvaluationCo
 
 def summarize_pairs(
     pairs: SimilaritySet, cosines: ArrayLike, *, known: int | None = None, draws: int = EvaluationConfig().draws
-) -> SimilarityResult:
+) -> SetResult:
     """Return the result for given cosines, one per pair; NaN for a pair to skip.
 
     >>> pairs = SimilaritySet("p", (("a", "b"), ("a", "c"), ("b", "c")), (9, 5, 1))
-    >>> summarize_pairs(pairs, [0.5, 0.4, np.nan], draws=0)
-    SimilarityResult(name='p', figure=1.0, interval=None, known=2, total=3)
+    >>> summarize_pairs(pairs, [0.5, 0.4, np.nan], draws=0).figure
+    1.0
     """
     values = np.array(cosines, np.float64)
     scores = np.array(pairs.scores, np.float64)
@@ -199,18 +192,22 @@ def summarize_pairs(
     if known is None:
         known = int(is_counted.sum())
 
-    figure = interval = None
+    figure = interval = known_only = all_items = None
     if known:
         figure = rank_correlation(values[is_counted], scores[is_counted])
+        all_items = rank_correlation(np.nan_to_num(values), scores)
+    if is_counted.sum() == known:
+        known_only = figure
     if figure is not None:
         interval = correlation_interval(values[is_counted], scores[is_counted], draws=draws)
 
-    return SimilarityResult(pairs.name, figure, interval, known, pairs.size, values, scores, pairs.pairs)
+    figures = (figure, interval, known, pairs.size, known_only, all_items)
+    return SetResult("similarity", pairs.name, *figures, values=values, scores=scores, items=pairs.pairs)
 
 
 def score_analogies(
     vectors: Vectors, questions: AnalogySet, rules: EvaluationConfig | None = None, *, progress: Progress = SILENT
-) -> AnalogyResult:
+) -> SetResult:
     """Answer every question of a set and return the accuracies."""
     rules = rules or EvaluationConfig()
     ids = np.array([_find_ids(vectors, words, rules) for words in questions.questions], np.int64).reshape(-1, 4)
@@ -227,7 +224,7 @@ def score_analogies(
 
 def summarize_answers(
     questions: AnalogySet, is_right: Flags, is_known: Flags, rules: EvaluationConfig | None = None
-) -> AnalogyResult:
+) -> SetResult:
     """Return the accuracies of given answers; both arrays have the order of the file.
 
     >>> questions = AnalogySet("q", (("a", "b", "c", "d"), ("a", "b", "e", "f")), ("section", "section"))
@@ -235,50 +232,45 @@ def summarize_answers(
     0.5
     """
     rules = rules or EvaluationConfig()
+    values = np.where(is_known, is_right, np.nan)
     section_of = np.array(questions.sections, object)
+    sections = [_tally("section", name, values[section_of == name], rules) for name in dict.fromkeys(section_of)]
 
-    sections = []
-    for name in dict.fromkeys(questions.sections):
-        is_member = section_of == name
-        sections.append(SectionResult(name, *_tally(is_right[is_member], is_known[is_member], rules)))
-
-    summary = _tally(is_right, is_known, rules)
-    return AnalogyResult(questions.name, *summary, tuple(sections), is_right, is_known, questions.questions)
+    result = _tally("analogies", questions.name, values, rules)
+    return dataclasses.replace(result, sections=tuple(sections), items=questions.questions)
 
 
-def _tally(
-    is_right: Flags, is_known: Flags, rules: EvaluationConfig
-) -> tuple[float | None, Interval | None, int, int, int]:
-    """Return the accuracy, its interval, and the numbers of known, of all and of correctly answered questions."""
-    correct = int(is_right.sum())
-    known = int(is_known.sum())
-    total = len(is_right)
+def _tally(kind: str, name: str, values: Doubles, rules: EvaluationConfig) -> SetResult:
+    """Return the result of items that are right (1), wrong (0) or not known (NaN)."""
+    correct = int(np.nansum(values))
+    known = int((~np.isnan(values)).sum())
+    total = len(values)
     if known == 0:  # None and not 0 %: no question was asked.
-        return None, None, 0, total, 0
+        return SetResult(kind, name, None, None, 0, total, None, None, values=values)
 
     # The paper counts a question with an unknown word as wrong: a small vocabulary is no advantage.
     counted = total if rules.unknown == "wrong" else known
-    return correct / counted, share_interval(correct, counted, draws=rules.draws), known, total, correct
+    interval = share_interval(correct, counted, draws=rules.draws)
+    shares = (correct / known, correct / total)
+    return SetResult(kind, name, correct / counted, interval, known, total, *shares, values=values)
 
 
-def score_categories(vectors: Vectors, words: CategorySet, rules: EvaluationConfig | None = None) -> CategoryResult:
+def score_categories(vectors: Vectors, words: CategorySet, rules: EvaluationConfig | None = None) -> SetResult:
     """Cluster the known words of a set and return the purity of the clusters."""
     rules = rules or EvaluationConfig()
     ids = np.array(_find_ids(vectors, words.items, rules), np.int64)
     is_known = ids >= 0
-    is_right = np.zeros(len(ids), bool)
-    known = int(is_known.sum())
     names, categories = np.unique(np.array(words.categories)[is_known], return_inverse=True)
+    values = np.full(len(ids), np.nan)
+    if len(names) < 2:
+        values[is_known] = 0
+        figures = (None, None, int(is_known.sum()), len(ids), None, None)
+        return SetResult("categories", words.name, *figures, values=values, items=words.items)
 
-    figure = interval = None
-    if len(names) > 1:
-        clusters = _cluster(vectors.unit_vectors[ids[is_known]].astype(np.float64), len(names))
-        is_right[is_known] = _lie_in_own_cluster(clusters, categories)
-        correct = int(is_right.sum())
-        figure = correct / known
-        interval = share_interval(correct, known, draws=rules.draws)
-
-    return CategoryResult(words.name, figure, interval, known, len(ids), is_right, is_known, words.items)
+    clusters = _cluster(vectors.unit_vectors[ids[is_known]].astype(np.float64), len(names))
+    values[is_known] = _lie_in_own_cluster(clusters, categories)
+    result = _tally("categories", words.name, values, dataclasses.replace(rules, unknown="skip"))
+    return dataclasses.replace(result, items=words.items)
 
 
 def _cluster(unit: NDArray[np.float64], count: int) -> NDArray[np.int64]:

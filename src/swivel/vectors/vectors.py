@@ -21,7 +21,6 @@ from swivel.storage.overlap import is_own_folder
 from swivel.vectors.align import fit_rotation
 from swivel.vectors.expressions import Query, as_tokens, explain_zero, resolve_query
 from swivel.vectors.folder import STAGE, read_vectors, write_vectors
-from swivel.vectors.guesses import Guesser
 from swivel.vectors.search import (
     Floats,
     best_ids,
@@ -32,7 +31,7 @@ from swivel.vectors.search import (
     scale_to_unit,
     score_3cosmul,
 )
-from swivel.vectors.subwords import Guess, Subwords, fit_subwords
+from swivel.vectors.subwords import Guess, Guesser, Subwords, fit_subwords
 from swivel.vectors.text_encoder import SMOOTHING, TextEncoder
 from swivel.vectors.vector_table import VectorTable, check_tables, check_text, fingerprint_vectors, freeze_array
 

@@ -25,7 +25,6 @@ from swivel.vectors.search import LABEL_BYTES
 
 _WORDS_SUFFIX = ".vocabulary.txt"  # of the vocabulary file next to an `.npy` file
 _MAX_DEFLATE_RATIO = 1_032  # zlib never expands one byte to more
-_PIECE_BYTES = 1 << 24
 _ARRAYS = ("vectors", "words", "counts")
 _MAX_PADDED_BYTES = 1 << 30  # npz pads all words to the longest; up to this size that is acceptable
 
@@ -110,7 +109,7 @@ def read_npz(path: Path) -> Vectors:
         narrowed_bytes = 0 if headers["vectors"].dtype == np.float32 else 4 * size
         array_bytes = sum(header.nbytes for header in headers.values())
         label_bytes = LABEL_BYTES * headers["words"].size
-        check_memory(f"reading {path}", array_bytes + narrowed_bytes + label_bytes + _PIECE_BYTES)
+        check_memory(f"reading {path}", array_bytes + narrowed_bytes + label_bytes)
 
         values = _read_member(archive, members["vectors"])
         words = _take_words(path, _read_member(archive, members["words"]))
@@ -125,23 +124,15 @@ def _read_header(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) ->
         raise ValueError(f"{info.filename!r} uses a compression that NumPy does not use")
     with archive.open(info) as file:
         header = read_array_header(file)
-    if header.nbytes > info.file_size or header.nbytes > _MAX_DEFLATE_RATIO * path.stat().st_size:
+        available = info.file_size - file.tell()
+    if header.nbytes > available or header.nbytes > _MAX_DEFLATE_RATIO * path.stat().st_size:
         raise ValueError(f"{info.filename!r} should have {header.nbytes:,} bytes but has fewer")
     return header
 
 
 def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
     with archive.open(info) as file:
-        header = read_array_header(file)
-        data = np.empty(header.nbytes, np.uint8)
-        filled = 0
-        # In pieces: `read` would have all bytes twice for a moment.
-        while part := file.readinto(data[filled : filled + _PIECE_BYTES].data):  # type: ignore[attr-defined]
-            filled += part
-
-    if filled != header.nbytes:
-        raise ValueError(f"{info.filename!r} ends after {filled:,} of {header.nbytes:,} bytes")
-    return data.view(header.dtype).reshape(header.shape, order=header.order)
+        return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
 
 
 def _take_words(path: Path, words: NDArray[Any]) -> list[str]:
@@ -154,5 +145,4 @@ def _take_words(path: Path, words: NDArray[Any]) -> list[str]:
     points = np.ascontiguousarray(words, words.dtype.newbyteorder("<")).view("<u4")
     if points.size and points.max() > sys.maxunicode:
         raise StorageError(f"{path}: 'words' contains an invalid code point ({points.max():,})")
-
     return list(words.tolist())
