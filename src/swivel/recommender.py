@@ -206,10 +206,7 @@ class Recommender:
         """
         if exclude_seen and self.matrix is None:
             raise ConfigError(NEEDS_MATRIX, argument="matrix")
-        if rows is None:
-            return self.ranking.find_best(self.vectors.rows, count, seen=self._seen if exclude_seen else None)
-
-        ids = [self.vectors.find_row(row) for row in rows]
+        ids = slice(None) if rows is None else self.vectors.find_rows(rows)
         return self.ranking.find_best(self.vectors.rows[ids], count, seen=self._seen[ids] if exclude_seen else None)
 
     def similar(self, column: str, count: int = 10) -> list[Neighbor]:

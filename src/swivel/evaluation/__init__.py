@@ -1,4 +1,4 @@
-"""Evaluation of vectors: word similarity, analogies, categories and texts, with confidence intervals and comparisons.
+"""Evaluation of vectors: word similarity, analogies and texts, with confidence intervals and comparisons.
 
 The default data sets and rules are those of the paper.
 """
@@ -8,7 +8,6 @@ from swivel.evaluation.by_frequency import Point as Point
 from swivel.evaluation.by_frequency import bucket_by_frequency as bucket_by_frequency
 from swivel.evaluation.by_frequency import compare_buckets as compare_buckets
 from swivel.evaluation.datasets import AnalogySet as AnalogySet
-from swivel.evaluation.datasets import CategorySet as CategorySet
 from swivel.evaluation.datasets import SimilaritySet as SimilaritySet
 from swivel.evaluation.datasets import find_sets as find_sets
 from swivel.evaluation.datasets import read_bundled as read_bundled
@@ -29,7 +28,6 @@ from swivel.evaluation.results import tabulate_differences as tabulate_differenc
 from swivel.evaluation.scores import evaluate as evaluate
 from swivel.evaluation.scores import read_sets as read_sets
 from swivel.evaluation.scores import score_analogies as score_analogies
-from swivel.evaluation.scores import score_categories as score_categories
 from swivel.evaluation.scores import score_sets as score_sets
 from swivel.evaluation.scores import score_similarity as score_similarity
 from swivel.evaluation.scores import summarize_answers as summarize_answers
@@ -38,6 +36,7 @@ from swivel.evaluation.table_ranking import RankingReport as RankingReport
 from swivel.evaluation.table_ranking import evaluate_ranking as evaluate_ranking
 from swivel.evaluation.table_ranking import split_table as split_table
 from swivel.evaluation.text_sets import TEXT_TABLE_HEADER as TEXT_TABLE_HEADER
+from swivel.evaluation.text_sets import CategorySet as CategorySet
 from swivel.evaluation.text_sets import TextReport as TextReport
 from swivel.evaluation.text_sets import TextResult as TextResult
 from swivel.evaluation.text_sets import evaluate_texts as evaluate_texts

@@ -1,27 +1,24 @@
-"""Scores of vectors on test sets of similarity, analogies and categories.
+"""Scores of vectors on test sets of similarity and analogies.
 
 Similarity is Spearman's rank correlation of the cosines of pairs with human scores. An analogy, "a is to b as c is to
 ?", is answered by the best word of the whole vocabulary; the words of the question and vectors of zeros are never
-answers. For categories, the known words are clustered by k-means on unit vectors, with as many clusters as categories;
-each cluster is assigned its most frequent category, and purity is the fraction of words whose category is that of
-their cluster. `EvaluationConfig` has the rules for unknown words.
+answers. `EvaluationConfig` has the rules for unknown words.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from swivel.errors import ConfigError, EvaluationError, missing_extra
+from swivel.errors import ConfigError, EvaluationError
 from swivel.evaluation.analogy_search import answer_questions
 from swivel.evaluation.bootstrap import Doubles, correlation_interval, rank_correlation, share_interval
-from swivel.evaluation.datasets import AnalogySet, CategorySet, SimilaritySet, TestSet, find_sets, split_set
+from swivel.evaluation.datasets import AnalogySet, SimilaritySet, TestSet, find_sets, split_set
 from swivel.evaluation.download import fetch_sets
 from swivel.evaluation.results import EvaluationConfig, Flags, Report, SetResult
 from swivel.runtime.progress import SILENT, Progress, track
@@ -129,13 +126,9 @@ def score_set(
     vectors: Vectors, test_set: TestSet, rules: EvaluationConfig, *, progress: Progress = SILENT
 ) -> SetResult:
     """Return the result of vectors on a test set of any kind."""
-    match test_set:
-        case SimilaritySet():
-            return score_similarity(vectors, test_set, rules)
-        case AnalogySet():
-            return score_analogies(vectors, test_set, rules, progress=progress)
-        case CategorySet():
-            return score_categories(vectors, test_set, rules)
+    if isinstance(test_set, SimilaritySet):
+        return score_similarity(vectors, test_set, rules)
+    return score_analogies(vectors, test_set, rules, progress=progress)
 
 
 def _count_known(vectors: Vectors, rules: EvaluationConfig) -> int:
@@ -253,45 +246,3 @@ def _tally(kind: str, name: str, values: Doubles, rules: EvaluationConfig) -> Se
     interval = share_interval(correct, counted, draws=rules.draws)
     shares = (correct / known, correct / total)
     return SetResult(kind, name, correct / counted, interval, known, total, *shares, values=values)
-
-
-def score_categories(vectors: Vectors, words: CategorySet, rules: EvaluationConfig | None = None) -> SetResult:
-    """Cluster the known words of a set and return the purity of the clusters."""
-    rules = rules or EvaluationConfig()
-    ids = np.array(_find_ids(vectors, words.items, rules), np.int64)
-    is_known = ids >= 0
-    names, categories = np.unique(np.array(words.categories)[is_known], return_inverse=True)
-    values = np.full(len(ids), np.nan)
-    if len(names) < 2:
-        values[is_known] = 0
-        figures = (None, None, int(is_known.sum()), len(ids), None, None)
-        return SetResult("categories", words.name, *figures, values=values, items=words.items)
-
-    clusters = _cluster(vectors.unit_vectors[ids[is_known]].astype(np.float64), len(names))
-    values[is_known] = _lie_in_own_cluster(clusters, categories)
-    result = _tally("categories", words.name, values, dataclasses.replace(rules, unknown="skip"))
-    return dataclasses.replace(result, items=words.items)
-
-
-def _cluster(unit: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    """Return the cluster of each vector, from k-means with a fixed seed."""
-    try:
-        from sklearn.cluster import KMeans
-    except ImportError as error:
-        raise missing_extra("sets of categories", "scikit-learn", "evaluate") from error
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Equal vectors may leave a cluster empty, which does not affect purity.
-        return np.asarray(KMeans(count, n_init=10, random_state=1).fit_predict(unit), np.int64)
-
-
-def _lie_in_own_cluster(clusters: NDArray[np.int64], categories: NDArray[np.intp]) -> Flags:
-    """Return whether the category of each item is the most frequent of its cluster; of ties the first one.
-
-    >>> _lie_in_own_cluster(np.array([0, 0, 0, 1]), np.array([1, 1, 0, 0])).tolist()
-    [True, True, False, True]
-    """
-    # Of equally frequent categories `argmax` returns the first one.
-    table = np.zeros((clusters.max() + 1, categories.max() + 1), np.int64)
-    np.add.at(table, (clusters, categories), 1)
-    return np.asarray(table.argmax(axis=1)[clusters] == categories)

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.errors import ConfigError, FolderExists, MissingExtra, UnknownToken
+from swivel.errors import ConfigError, FolderExists, UnknownToken
 from swivel.runtime.notebook import draw_html
 from swivel.runtime.options import RunOptions
 from swivel.storage import create_folder
@@ -34,10 +34,6 @@ from swivel.vectors.search import (
 from swivel.vectors.subwords import Guess, Guesser, Subwords, fit_subwords
 from swivel.vectors.text_encoder import SMOOTHING, TextEncoder
 from swivel.vectors.vector_table import VectorTable, check_tables, check_text, fingerprint_vectors, freeze_array
-
-if TYPE_CHECKING:
-    import pandas
-    import polars
 
 METHODS = ("3cosadd", "3cosmul")
 QUERIES_PER_BATCH = 1_024
@@ -267,25 +263,6 @@ class Vectors:
     def _repr_html_(self) -> str:
         pairs = zip(self.vocabulary, self.vocabulary.counts, strict=True)
         return draw_html(repr(self)[1:-1], ("token", "count"), ((token, int(count) or "") for token, count in pairs))
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return a pandas DataFrame with one row per word, the words as its index."""
-        try:
-            import pandas
-        except ImportError as error:
-            raise MissingExtra("to_pandas needs pandas: pip install pandas") from error
-
-        return pandas.DataFrame(np.array(self), index=pandas.Index(self.vocabulary.tokens, name="word"))
-
-    def to_polars(self) -> polars.DataFrame:
-        """Return a polars DataFrame with the columns `word`, `count` (if known) and `vector`."""
-        try:
-            import polars
-        except ImportError as error:
-            raise MissingExtra("to_polars needs polars: pip install polars") from error
-
-        counts = {"count": self.vocabulary.counts} if self.vocabulary.counts.any() else {}
-        return polars.DataFrame({"word": self.vocabulary.tokens, **counts, "vector": np.array(self)})
 
     @cached_property
     def unit_vectors(self) -> Floats:
