@@ -318,17 +318,15 @@ class Recommender:
     def _describe(self, ids: NDArray[np.intp], scores: Floats, counts: Any) -> list[Recommendation]:
         """Return the recommendations of a row with these counts."""
         columns = ids[ids >= 0]
-        names = self._columns.vocabulary.tokens
-        reasons = self._explain(columns, counts)
-        pairs = zip(columns.tolist(), scores.tolist(), reasons, strict=False)
-        return [Recommendation(names[column], score, because_of) for column, score, because_of in pairs]
-
-    def _explain(self, columns: NDArray[np.intp], counts: Any) -> list[tuple[str, ...]]:
-        """Return for each column the columns of the row that are most similar to it, by cosine."""
         seen = counts.indices
         unit = self._column_vectors.unit_vectors
         cosines = unit[columns] @ unit[seen].T
         # A stable order, so that equal cosines give the same reasons everywhere.
         order = np.argsort(-cosines, axis=1, kind="stable")[:, :REASONS]
+
         names = self._columns.vocabulary.tokens
-        return [tuple(names[column] for column in seen[best]) for best in order]
+        recommendations = []
+        for column, score, best in zip(columns.tolist(), scores.tolist(), order, strict=False):
+            because_of = tuple(names[each] for each in seen[best])
+            recommendations.append(Recommendation(names[column], score, because_of))
+        return recommendations

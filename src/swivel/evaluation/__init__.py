@@ -36,9 +36,6 @@ from swivel.evaluation.table_ranking import RankingReport as RankingReport
 from swivel.evaluation.table_ranking import evaluate_ranking as evaluate_ranking
 from swivel.evaluation.table_ranking import split_table as split_table
 from swivel.evaluation.text_sets import TEXT_TABLE_HEADER as TEXT_TABLE_HEADER
-from swivel.evaluation.text_sets import CategorySet as CategorySet
-from swivel.evaluation.text_sets import TextReport as TextReport
-from swivel.evaluation.text_sets import TextResult as TextResult
 from swivel.evaluation.text_sets import evaluate_texts as evaluate_texts
 from swivel.evaluation.text_sets import read_text_sets as read_text_sets
 from swivel.evaluation.text_sets import score_texts as score_texts

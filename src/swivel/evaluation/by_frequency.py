@@ -6,16 +6,15 @@ the answers, so that the buckets of two models contain the same questions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import EvaluationError
-from swivel.evaluation.bootstrap import Doubles, Interval, draw_share_differences, percentile_interval, share_interval
+from swivel.evaluation.bootstrap import Doubles, draw_share_differences, percentile_interval, share_interval
 from swivel.evaluation.datasets import FourWords
 from swivel.evaluation.results import SetResult
 
@@ -23,7 +22,6 @@ AT_LEAST = 100
 _STEPS = 8  # buckets per factor of ten, before buckets with too few questions are merged
 
 Counts = Mapping[str, float] | Vocabulary
-Members = NDArray[np.intp]  # questions of a bucket, as indices
 
 
 class Point(NamedTuple):
@@ -53,35 +51,19 @@ def bucket_by_frequency(result: SetResult, counts: Counts, *, at_least: int = AT
     >>> [(point.x, point.y) for point in bucket_by_frequency(result, counts, at_least=1)]
     [(1.0, 0.0), (3.0, 1.0)]
     """
-
-    def score(members: Members) -> tuple[float, Interval | None]:
-        is_right = result.is_right[members]
-        return float(is_right.mean()), share_interval(int(is_right.sum()), len(is_right))
-
-    return _make_points(result.items, counts, at_least, score)
+    return _make_points(result, None, counts, at_least)
 
 
 def compare_buckets(first: SetResult, second: SetResult, counts: Counts) -> tuple[Point, ...]:
     """Return, in the same buckets, the accuracy of `first` minus that of `second`, with paired 95 % intervals."""
     if first.items != second.items:
         raise EvaluationError(f"{first.name} and {second.name} do not have the same questions in the same order")
-
-    def score(members: Members) -> tuple[float, Interval | None]:
-        one = first.is_right[members]
-        other = second.is_right[members]
-        return float(one.mean() - other.mean()), percentile_interval(draw_share_differences(one, other))
-
-    return _make_points(first.items, counts, AT_LEAST, score)
+    return _make_points(first, second, counts, AT_LEAST)
 
 
-def _make_points(
-    questions: tuple[FourWords, ...],
-    counts: Counts,
-    at_least: int,
-    score: Callable[[Members], tuple[float, Interval | None]],
-) -> tuple[Point, ...]:
+def _make_points(first: SetResult, second: SetResult | None, counts: Counts, at_least: int) -> tuple[Point, ...]:
     """Merge steps of the scale from rare to frequent until each bucket is large enough; the rest joins the last one."""
-    logs = _log_frequencies(questions, counts)
+    logs = _log_frequencies(first.items, counts)
     steps = np.floor(logs * _STEPS)
     different = np.unique(steps[~np.isnan(steps)]).tolist()
 
@@ -99,10 +81,17 @@ def _make_points(
 
     points = []
     for start, stop in pairwise(edges):
-        members = np.flatnonzero((steps >= start) & (steps < stop))
-        figure, interval = score(members)
+        is_member = (steps >= start) & (steps < stop)
+        is_right = first.is_right[is_member]
+        figure = float(is_right.mean())
+        interval = share_interval(int(is_right.sum()), len(is_right))
+        if second is not None:
+            others = second.is_right[is_member]
+            figure -= float(others.mean())
+            interval = percentile_interval(draw_share_differences(is_right, others))
+
         low, high = interval or (figure, figure)
-        points.append(Point(float(logs[members].mean()), figure, low, high, len(members)))
+        points.append(Point(float(logs[is_member].mean()), figure, low, high, len(is_right)))
     return tuple(points)
 
 

@@ -58,7 +58,7 @@ TestSet = SimilaritySet | AnalogySet
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a file that is not empty, and its number for error messages."""
+    """A line of a file that is not empty, without its end, and its number for error messages."""
 
     path: Path
     number: int
@@ -66,11 +66,13 @@ class Line:
 
     def columns(self) -> list[str]:
         """Return the columns, separated by tabs or, if there is no tab, by spaces."""
-        return [column.strip() for column in self.text.split("\t")] if "\t" in self.text else self.text.split()
+        text = self.text.strip()
+        return [column.strip() for column in text.split("\t")] if "\t" in text else text.split()
 
     def section(self) -> str | None:
         """Return the name in a `: name` line, or None for other lines."""
-        return self.text[1:].strip() if self.text == ":" or self.text.startswith((": ", ":\t")) else None
+        text = self.text.strip()
+        return text[1:].strip() if text == ":" or text.startswith((": ", ":\t")) else None
 
     def take(self, count: int, expected: str) -> list[str]:
         """Return `count` columns, or raise an error if the line has another number of them or an empty one."""
@@ -129,7 +131,7 @@ def find_sets(
 
     for file, is_from_folder in list_set_files(source, "test sets", EXPECTED):
         name = name_set(file)
-        lines = _read_lines(file)
+        lines = read_lines(file)
         if is_from_folder and _find_kind(lines) is None and name not in PAPER_ORDER:
             left_out.append(file)
             continue
@@ -158,7 +160,7 @@ def read_set(path: str | Path, *, lowercase: bool = True) -> TestSet:
     SimilaritySet(name='pairs', pairs=(('tiger', 'cat'),), scores=(7.35,))
     """
     path = Path(path)
-    return _parse(path, _read_lines(path), lowercase)
+    return _parse(path, read_lines(path), lowercase)
 
 
 def read_bundled() -> AnalogySet:
@@ -200,12 +202,12 @@ def split_set(test_set: TestSet, half: str) -> TestSet:
 
     # Every other line: sets are often sorted by score or by kind.
     lines = slice(HALVES.index(half), None, len(HALVES))
-    match test_set:
-        case SimilaritySet(name, pairs, scores):
-            return SimilaritySet(name, pairs[lines], scores[lines])
-        case AnalogySet(name, questions, sections):
-            is_in_half = [half_of_pair(a, b) == half_of_pair(c, d) == half for a, b, c, d in questions]
-            return AnalogySet(name, tuple(compress(questions, is_in_half)), tuple(compress(sections, is_in_half)))
+    if isinstance(test_set, SimilaritySet):
+        return SimilaritySet(test_set.name, test_set.pairs[lines], test_set.scores[lines])
+
+    is_in_half = [half_of_pair(a, b) == half_of_pair(c, d) == half for a, b, c, d in test_set.questions]
+    questions = tuple(compress(test_set.questions, is_in_half))
+    return AnalogySet(test_set.name, questions, tuple(compress(test_set.sections, is_in_half)))
 
 
 def half_of_pair(first: str, second: str) -> str:
@@ -214,20 +216,23 @@ def half_of_pair(first: str, second: str) -> str:
     return HALVES[zlib.crc32(" ".join(sorted((first, second))).encode()) % 2]
 
 
-def _read_lines(path: Path) -> list[Line]:
+def read_lines(path: Path, *, may_be_latin: bool = False) -> list[Line]:
+    """Return the lines of a file that are not empty; the file is UTF-8 or, as some published sets, Latin-1."""
     with clear_errors(path, EvaluationError):
         data = path.read_bytes()
 
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        number = data.count(b"\n", 0, error.start) + 1
-        byte = data[error.start]
-        raise EvaluationError(f"{path}, line {number}: not valid UTF-8 (byte 0x{byte:02x})") from error
+        if not may_be_latin:
+            number = data.count(b"\n", 0, error.start) + 1
+            byte = data[error.start]
+            raise EvaluationError(f"{path}, line {number}: not valid UTF-8 (byte 0x{byte:02x})") from error
+        text = data.decode("latin-1")
 
     # Not splitlines(), which also splits at U+0085 and other separators.
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    return [Line(path, number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
+    return [Line(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
 
 
 # Spells words as the vocabulary does.

@@ -17,7 +17,13 @@ from numpy.typing import ArrayLike
 
 from swivel.errors import ConfigError, EvaluationError
 from swivel.evaluation.analogy_search import answer_questions
-from swivel.evaluation.bootstrap import Doubles, correlation_interval, rank_correlation, share_interval
+from swivel.evaluation.bootstrap import (
+    Doubles,
+    draw_correlations,
+    percentile_interval,
+    rank_correlation,
+    share_interval,
+)
 from swivel.evaluation.datasets import AnalogySet, SimilaritySet, TestSet, find_sets, split_set
 from swivel.evaluation.download import fetch_sets
 from swivel.evaluation.results import EvaluationConfig, Flags, Report, SetResult
@@ -192,7 +198,8 @@ def summarize_pairs(
     if is_counted.sum() == known:
         known_only = figure
     if figure is not None:
-        interval = correlation_interval(values[is_counted], scores[is_counted], draws=draws)
+        resampled = draw_correlations([values[is_counted]], scores[is_counted], draws=draws)
+        interval = percentile_interval(resampled[0])
 
     figures = (figure, interval, known, pairs.size, known_only, all_items)
     return SetResult("similarity", pairs.name, *figures, values=values, scores=scores, items=pairs.pairs)

@@ -34,30 +34,21 @@ from swivel.vectors.search import LABEL_BYTES
 
 
 class Format(NamedTuple):
-    """Reader, writer and file suffixes of a format."""
+    """Reader (or why there is none), writer and file suffixes of a format."""
 
-    read: Callable[[Path], Vectors]
+    read: Callable[[Path], Vectors] | str
     write: Callable[[Vectors, Path], None]
     suffixes: tuple[str, ...] = ()
     is_folder: bool = False
-
-
-def _refuse(reason: str) -> Callable[[Path], Vectors]:
-    """Return a reader for files that are only written, which raises StorageError."""
-
-    def read(path: Path) -> Vectors:
-        raise StorageError(f"{path}: {reason}")
-
-    return read
 
 
 FORMATS = {
     "word2vec": Format(word2vec.read_binary, word2vec.write_binary, (".bin",)),
     "word2vec-text": Format(word2vec.read_text, word2vec.write_text, (".txt", ".w2v")),
     "fasttext": Format(word2vec.read_text, word2vec.write_text, (".vec",)),
-    "fasttext-bin": Format(_refuse(fasttext_binary.NOT_READ), fasttext_binary.write_fasttext),
+    "fasttext-bin": Format(fasttext_binary.NOT_READ, fasttext_binary.write_fasttext),
     "glove": Format(word2vec.read_text, word2vec.write_glove),
-    "gensim": Format(_refuse(gensim.PICKLE), gensim.write_gensim, (".kv",)),
+    "gensim": Format(gensim.PICKLE, gensim.write_gensim, (".kv",)),
     "npy": Format(npy_npz.read_npy, npy_npz.write_npy, (".npy",)),
     "npz": Format(npy_npz.read_npz, npy_npz.write_npz, (".npz",)),
     "safetensors": Format(safetensors_file.read_safetensors, safetensors_file.write_safetensors, (".safetensors",)),
@@ -112,7 +103,10 @@ def load(path: str | Path, *, format: str | None = None) -> Vectors:
     """
     location = find_vectors(path)
     name = recognize(location) if format is None else _check_format(format)
-    vectors = FORMATS[name].read(location)
+    read = FORMATS[name].read
+    if isinstance(read, str):
+        raise StorageError(f"{location}: {read}")
+    vectors = read(location)
     vectors.source = location
     return vectors
 
