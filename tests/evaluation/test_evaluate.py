@@ -28,7 +28,7 @@ from swivel.evaluation import (
     score_analogies,
     score_similarity,
 )
-from swivel.evaluation.analogy_search import answer_questions
+from swivel.evaluation.scores import answer_questions
 from swivel.vectors import Vectors, VectorTable
 
 
@@ -129,8 +129,8 @@ def answer_naively(table: NDArray[np.float32], question: list[int], method: str)
 @pytest.mark.parametrize("seed", range(3))
 def test_answers_equal_a_naive_loop(method: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # Small tiles and chunks that do not divide the numbers of words and questions.
-    monkeypatch.setattr("swivel.evaluation.analogy_search._MIN_CHUNK", 7)
-    monkeypatch.setattr("swivel.evaluation.analogy_search._TILE", 16)
+    monkeypatch.setattr("swivel.evaluation.scores._MIN_CHUNK", 7)
+    monkeypatch.setattr("swivel.evaluation.scores._TILE", 16)
     rng = np.random.default_rng(seed)
     table = rng.standard_normal((53, 6)).astype(np.float32)
     table[[0, 20, 21, 52]] = 0
@@ -148,7 +148,7 @@ def test_answers_do_not_depend_on_threads_tiles_or_chunks(monkeypatch: pytest.Mo
     expected = answer_questions(vectors, questions).tolist()
 
     for name, value in (("count_cores", lambda: 5), ("_TABLE", 700), ("_MIN_CHUNK", 11), ("_TILE", 1)):
-        monkeypatch.setattr(f"swivel.evaluation.analogy_search.{name}", value)
+        monkeypatch.setattr(f"swivel.evaluation.scores.{name}", value)
         assert answer_questions(vectors, questions).tolist() == expected
 
 
@@ -161,14 +161,14 @@ def test_answers_may_be_limited_to_the_first_words() -> None:
 
 
 def test_progress_adds_up_to_the_number_of_questions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swivel.evaluation.analogy_search._TILE", 3)
+    monkeypatch.setattr("swivel.evaluation.scores._TILE", 3)
     done: list[float] = []
     answer_questions(make_vectors(np.eye(10, dtype=np.float32)), np.array([[0, 1, 2]] * 6), advance=done.append)
     assert sum(done) == pytest.approx(6)
 
 
 def test_ties_are_resolved_by_id_across_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swivel.evaluation.analogy_search._TILE", 2)
+    monkeypatch.setattr("swivel.evaluation.scores._TILE", 2)
     table = np.array([[1, 0], [1, 0], [1, 0], [0, 1], [0, 1], [0, 1]], np.float32)
     assert answer_questions(make_vectors(table), np.array([[0, 1, 3], [0, 0, 0], [0, 1, 2]])).tolist() == [4, 1, 3]
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import ArrayLike
 from scipy.stats import spearmanr
 
 from swivel.corpus.vocabulary import Vocabulary
@@ -29,8 +30,8 @@ from swivel.evaluation import (
     tabulate_differences,
 )
 from swivel.evaluation.bootstrap import (
+    Interval,
     _resample,
-    correlation_interval,
     draw_correlations,
     draw_share_differences,
     percentile_interval,
@@ -78,6 +79,10 @@ def test_the_interval_of_a_correlation_covers_the_truth_in_about_95_percent() ->
         assert interval is not None
         hits += interval[0] <= truth <= interval[1]
     assert 0.87 < hits / 150 < 0.99
+
+
+def correlation_interval(x: ArrayLike, y: ArrayLike, *, draws: int = 10_000) -> Interval | None:
+    return percentile_interval(draw_correlations([x], y, draws=draws)[0])
 
 
 def test_intervals_depend_only_on_the_seed_and_are_none_if_undefined() -> None:

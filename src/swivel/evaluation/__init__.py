@@ -4,9 +4,6 @@ The default data sets and rules are those of the paper.
 """
 
 from swivel.evaluation.bootstrap import rank_correlation as rank_correlation
-from swivel.evaluation.by_frequency import Point as Point
-from swivel.evaluation.by_frequency import bucket_by_frequency as bucket_by_frequency
-from swivel.evaluation.by_frequency import compare_buckets as compare_buckets
 from swivel.evaluation.datasets import AnalogySet as AnalogySet
 from swivel.evaluation.datasets import SimilaritySet as SimilaritySet
 from swivel.evaluation.datasets import find_sets as find_sets
@@ -20,8 +17,11 @@ from swivel.evaluation.results import MIN_KNOWN as MIN_KNOWN
 from swivel.evaluation.results import TABLE_HEADER as TABLE_HEADER
 from swivel.evaluation.results import Difference as Difference
 from swivel.evaluation.results import EvaluationConfig as EvaluationConfig
+from swivel.evaluation.results import Point as Point
 from swivel.evaluation.results import Report as Report
 from swivel.evaluation.results import SetResult as SetResult
+from swivel.evaluation.results import bucket_by_frequency as bucket_by_frequency
+from swivel.evaluation.results import compare_buckets as compare_buckets
 from swivel.evaluation.results import compare_reports as compare_reports
 from swivel.evaluation.results import draw_markdown as draw_markdown
 from swivel.evaluation.results import tabulate_differences as tabulate_differences

@@ -1,6 +1,6 @@
 """Figures of analogy accuracy against word frequency: one curve per method, and differences between methods.
 
-`evaluation.by_frequency` defines the buckets, which are the points of the curves.
+`evaluation.results` defines the buckets, which are the points of the curves.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from swivel.errors import ConfigError
 from swivel.evaluation import SetResult
-from swivel.evaluation.by_frequency import Counts, Point, bucket_by_frequency, compare_buckets
+from swivel.evaluation.results import Counts, Point, bucket_by_frequency, compare_buckets
 from swivel.reports.plots.style import (
     COLORS,
     FAINT,

@@ -20,12 +20,11 @@ from swivel.storage import MANIFEST, sweep_folder
 from swivel.storage.overlap import refuse_overlap
 from swivel.vectors import Vectors, VectorTable
 from swivel.vectors.formats import (
+    array_files,
     arrow_parquet,
     fasttext_binary,
     gensim,
-    npy_npz,
     projector,
-    safetensors_file,
     static_models,
     word2vec,
 )
@@ -49,9 +48,9 @@ FORMATS = {
     "fasttext-bin": Format(fasttext_binary.NOT_READ, fasttext_binary.write_fasttext),
     "glove": Format(word2vec.read_text, word2vec.write_glove),
     "gensim": Format(gensim.PICKLE, gensim.write_gensim, (".kv",)),
-    "npy": Format(npy_npz.read_npy, npy_npz.write_npy, (".npy",)),
-    "npz": Format(npy_npz.read_npz, npy_npz.write_npz, (".npz",)),
-    "safetensors": Format(safetensors_file.read_safetensors, safetensors_file.write_safetensors, (".safetensors",)),
+    "npy": Format(array_files.read_npy, array_files.write_npy, (".npy",)),
+    "npz": Format(array_files.read_npz, array_files.write_npz, (".npz",)),
+    "safetensors": Format(array_files.read_safetensors, array_files.write_safetensors, (".safetensors",)),
     "parquet": Format(arrow_parquet.read_parquet, arrow_parquet.write_parquet, (".parquet", ".pq")),
     "arrow": Format(arrow_parquet.read_arrow, arrow_parquet.write_arrow, (".arrow", ".feather")),
     "projector": Format(projector.read_projector, projector.write_projector, is_folder=True),
@@ -277,7 +276,7 @@ def _check_target(vectors: Vectors, path: Path, name: str, *, overwrite: bool) -
 
         outputs: tuple[Path, ...] = (path,)
         if name == "npy":
-            outputs = npy_npz.npy_outputs(vectors, path)
+            outputs = array_files.npy_outputs(vectors, path)
         elif name == "swivel":
             outputs = (path / MANIFEST,)  # A folder without a manifest is nobody's result.
         if not overwrite and any(output.exists() for output in outputs):
