@@ -40,7 +40,6 @@ MIN_WORDS = 1_000  # Fewer words do not say what an n-gram means.
 MIN_N = 3
 MAX_N = 6
 MAX_NGRAMS = 1 << 17
-_MAX_INT32 = (1 << 31) - 1
 _MIN_NGRAM_WORDS = 2  # An n-gram of a single word says nothing about other words.
 _PENALTY = 0.3
 _HALF_COUNT = 50  # words with this count have half the weight of very frequent ones
@@ -251,26 +250,22 @@ class NgramIndex(NamedTuple):
 
 def index_ngrams(words: Sequence[str]) -> NgramIndex:
     """Return the index of the most frequent n-grams of some words."""
+    import scipy.sparse
+
     hashes, starts = hash_ngrams(words, MIN_N, MAX_N)
     sizes = np.diff(starts)
-    owners = np.repeat(np.arange(len(words), dtype=np.int32), sizes)
-
-    ngrams = _choose_ngrams(hashes, owners)
+    ngrams = _choose_ngrams(hashes, np.repeat(np.arange(len(words), dtype=np.int32), sizes))
     numbers = find_sorted(ngrams, hashes).astype(np.int32)
     is_chosen = numbers >= 0
-    numbers = numbers[is_chosen]
-    order = np.argsort(numbers, kind="stable")
+    chosen = numbers[is_chosen]
 
-    # Numbers have the dtype of the offsets, because torch wants the same.
-    kind = np.int32 if len(numbers) <= _MAX_INT32 else np.int64
-    return NgramIndex(
-        ngrams,
-        numbers.astype(kind, copy=False),
-        np.concatenate([[0], np.cumsum(is_chosen)])[starts].astype(kind),
-        owners[is_chosen][order].astype(kind, copy=False),
-        np.searchsorted(numbers[order], np.arange(len(ngrams) + 1)).astype(kind),
-        np.asarray(1 / np.sqrt(np.maximum(sizes, 1)), np.float32),
-    )
+    # SciPy gives numbers and starts one dtype, which torch needs, too.
+    word_starts = np.concatenate([[0], np.cumsum(is_chosen)])[starts]
+    shape = len(words), len(ngrams)
+    by_word = scipy.sparse.csr_array((np.ones(len(chosen), np.int8), chosen, word_starts), shape=shape)
+    by_ngram = by_word.tocsc()
+    scales = np.asarray(1 / np.sqrt(np.maximum(sizes, 1)), np.float32)
+    return NgramIndex(ngrams, by_word.indices, by_word.indptr, by_ngram.indices, by_ngram.indptr, scales)
 
 
 def estimate_memory(words: Sequence[str], dim: int) -> tuple[int, int]:

@@ -62,14 +62,14 @@ FORMATS = {
 }
 
 _MAGIC = {b"PAR1": "parquet", b"ARROW1": "arrow", b"\x93NUMPY": "npy", b"PK\x03\x04": "npz"}
-_UNSUPPORTED = {
+_REFUSED = {
     fasttext_binary.MAGIC: fasttext_binary.NOT_READ,
     b"\x1f\x8b": "compressed; unpack it first (gunzip)",
     b"BZh": "compressed; unpack it first (bunzip2)",
     b"\xfd7zXZ": "compressed; unpack it first (xz -d)",
     b"\x28\xb5\x2f\xfd": "compressed; unpack it first (zstd -d)",
 }
-_UNSUPPORTED |= {bytes([0x80, version]): gensim.PICKLE for version in (2, 3, 4, 5)}
+_REFUSED |= {bytes([0x80, version]): gensim.PICKLE for version in (2, 3, 4, 5)}
 _PROBE_BYTES = 1 << 16  # read from the start of a file to detect its format
 _TEXT_CONTROLS = b"\t\n\r"
 
@@ -148,12 +148,10 @@ def recognize(path: Path) -> str:
     with clear_errors(path), path.open("rb") as file:
         start = file.read(_PROBE_BYTES)
 
-    for magic, reason in _UNSUPPORTED.items():
+    for magic, name in (_MAGIC | _REFUSED).items():
         if start.startswith(magic):
-            raise StorageError(f"{path}: {reason}")
-
-    for magic, name in _MAGIC.items():
-        if start.startswith(magic):
+            if magic in _REFUSED:
+                raise StorageError(f"{path}: {name}")
             return name
 
     # The length of a header that fits in the file, and JSON.
