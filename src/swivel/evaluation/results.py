@@ -125,7 +125,6 @@ class SetResult:
         """Return a dictionary for JSON, without the items."""
         names = ("name", "kind", "measure", "figure", "interval", "known_only", "all_items", "known", "total")
         values = {name: getattr(self, name) for name in names}
-        values["interval"] = None if self.interval is None else list(self.interval)
         if self.measure == "accuracy":
             values["correct"] = self.correct
         if self.kind == "analogies":
@@ -212,7 +211,7 @@ class Difference:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a dictionary for JSON."""
-        return asdict(self) | {"interval": None if self.interval is None else list(self.interval)}
+        return asdict(self)
 
 
 def compare_reports(a: Report, b: Report, *, seed: int = SEED, draws: int = DRAWS) -> tuple[Difference, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from swivel.runtime.resources import count_cores
 from swivel.vectors.combine import find_main_axes
-from swivel.vectors.search import Floats
+from swivel.vectors.search import Floats, one_blas_thread
 from swivel.vectors.vectors import Vectors
 
 Show = Callable[[Floats], None]  # receives a draft of the coordinates
@@ -131,12 +130,7 @@ def find_neighbors(values: Floats, count: int) -> tuple[NDArray[np.intp], Floats
         distances[piece] = np.linalg.norm(values[piece, None] - values[ids[piece]], axis=2)  # exact also near 0
 
     # A thread takes queries of its own: threads that share a product wait for each other on busy cores.
-    single: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
-    with contextlib.suppress(ImportError):  # It comes with scikit-learn; only large maps, which need that, are slower.
-        from threadpoolctl import threadpool_limits
-
-        single = threadpool_limits(1, "blas")
-    with single, ThreadPoolExecutor(count_cores()) as pool:
+    with one_blas_thread(), ThreadPoolExecutor(count_cores()) as pool:
         list(pool.map(search, range(0, len(values), _QUERIES)))
     return ids, distances
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ _CHUNK_ROWS = 16_384
 _GROUP_SIZE = 256  # scores per group; only the highest of each group is compared first
 _MAX_SCORES = 1 << 23  # of a batch of queries: 32 MiB; more take longer, because they leave the caches
 _MIN_QUERIES = 16
+_MANY_QUERIES = 256  # Fewer are not worth a change of the threads of BLAS.
 _MAX_INSERTED = 1_000  # Inserting into longer lists takes longer than sorting.
 
 
@@ -115,6 +118,24 @@ def best_of_each(scores: Floats, biases: Floats, count: int) -> tuple[NDArray[np
     return ids, best
 
 
+@contextlib.contextmanager
+def one_blas_thread(is_wanted: bool = True) -> Iterator[bool]:
+    """Let products use one thread, and yield whether they do: only if threadpoolctl, part of scikit-learn, is there."""
+    # Threads that share a product wait for each other on busy cores.
+    limits: Any = None
+    if is_wanted:
+        with contextlib.suppress(ImportError):
+            import threadpoolctl
+
+            limits = threadpoolctl.threadpool_limits
+    with limits(1, "blas") if limits else contextlib.nullcontext():
+        yield limits is not None
+
+
+def _multiply(queries: Floats, rows: Floats, scores: Floats, part: slice) -> None:
+    np.matmul(queries[part], rows.T, out=scores[part])
+
+
 def best_rows(
     rows: Floats, queries: Floats, count: int, *, biases: Floats, excluded: Iterable[Sequence[int] | NDArray[Any]]
 ) -> tuple[NDArray[np.intp], Floats]:
@@ -127,10 +148,15 @@ def best_rows(
     buffer = np.empty((min(batch, len(queries)), len(rows)), np.float32)
     parts = [best_of_each(buffer[:0], biases, count)]
     remaining = iter(excluded)
+    threads = count_cores()
 
     for start in range(0, len(queries), batch):
         piece = queries[start : start + batch]
-        scores = np.matmul(piece, rows.T, out=buffer[: len(piece)])
+        scores = buffer[: len(piece)]
+        with one_blas_thread(len(queries) >= _MANY_QUERIES) as is_limited:
+            chunk = -(-len(piece) // threads) if is_limited else len(piece)
+            multiply = partial(_multiply, piece, rows, scores)
+            run_in_chunks(multiply, len(piece), rows=chunk, threads=threads)
         for line, left_out in zip(scores, remaining, strict=False):
             line[np.asarray(left_out, np.intp)] = -np.inf
         parts.append(best_of_each(scores, biases, count))
