@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from swivel.evaluation import AnalogyResult, Report, SimilarityResult, split_set, summarize_answers, summarize_pairs
+from swivel.evaluation import Report, SetResult, split_set, summarize_answers, summarize_pairs
 from swivel.evaluation.datasets import AnalogySet, SimilaritySet, TestSet
-from swivel.evaluation.rules import EvaluationConfig
+from swivel.evaluation.results import EvaluationConfig
 
 HALVES = (None, "tune", "report")  # all items, those that settings were chosen on, and the others
 
@@ -23,11 +23,11 @@ def write_answers(report: Report, folder: Path, method: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     pairs, questions = [], []
     for result in report.results:
-        if isinstance(result, SimilarityResult):
-            for line, (words, cosine) in enumerate(zip(result.items, result.cosines.tolist(), strict=True), 1):
+        if result.kind == "similarity":
+            for line, (words, cosine) in enumerate(zip(result.items, result.values.tolist(), strict=True), 1):
                 value = "" if np.isnan(cosine) else f"{cosine:.5f}"
                 pairs.append("\t".join([result.name, str(line), *words, value]))
-        elif isinstance(result, AnalogyResult):
+        elif result.kind == "analogies":
             for line, is_right in enumerate(result.is_right.tolist(), 1):
                 questions.append(f"{result.name}\t{line}\t{int(is_right)}")
 
@@ -38,7 +38,7 @@ def write_answers(report: Report, folder: Path, method: str) -> None:
 def write_random_answers(sets: Iterable[TestSet], folder: Path, method: str, seed: int) -> None:
     """Write answers that were drawn at random, for smoke runs."""
     rng = np.random.default_rng(seed)
-    results: list[SimilarityResult | AnalogyResult] = []
+    results: list[SetResult] = []
     for each in sets:
         if isinstance(each, SimilaritySet):
             results.append(summarize_pairs(each, rng.random(each.size), draws=0))
@@ -59,7 +59,7 @@ def read_report(folder: Path, method: str, sets: Iterable[TestSet], half: str | 
     cosines = _read_last_column(folder / f"{method}_similarity.tsv")
     answers = _read_last_column(folder / f"{method}_analogies.tsv")
 
-    results: list[SimilarityResult | AnalogyResult] = []
+    results: list[SetResult] = []
     for whole in sets:
         part = whole if half is None else split_set(whole, half)
         if isinstance(whole, AnalogySet) and isinstance(part, AnalogySet):

@@ -37,7 +37,7 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix
 from swivel.evaluation import PAPER_ORDER, Report, evaluate, find_sets
 from swivel.evaluation.datasets import SimilaritySet
-from swivel.evaluation.rules import EvaluationConfig
+from swivel.evaluation.results import EvaluationConfig
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import ForwardingProgress, Task
 from swivel.vectors import VectorTable

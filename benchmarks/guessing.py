@@ -27,14 +27,14 @@ from swivel.config import VectorsConfig, stage_config
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.evaluation import find_sets
 from swivel.evaluation.datasets import AnalogySet, SimilaritySet, TestSet
-from swivel.evaluation.rules import EvaluationConfig
+from swivel.evaluation.results import EvaluationConfig
 from swivel.evaluation.scores import score_analogies, score_set, score_similarity
 from swivel.runtime.options import RunOptions
 from swivel.vectors import Vectors, VectorTable, subwords
 from swivel.vectors.formats import fasttext_binary
 from swivel.vectors.search import Floats, scale_to_unit
 
-MEASURES = ("swivel.vectors.subwords", "swivel.vectors.guesses", "swivel.vectors.formats.fasttext_binary")
+MEASURES = ("swivel.vectors.subwords", "swivel.vectors.formats.fasttext_binary")
 FASTTEXT = {"window": 5, "sample": 1e-4}  # as in its paper (Bojanowski et al. 2017)
 NEAREST = 10
 RULES = EvaluationConfig(draws=0)

@@ -21,7 +21,7 @@ from common import cpu_seconds, keep, make_parser, parse_arguments
 from swivel.vectors.projection import compute_umap, reduce_vectors
 from swivel.vectors.search import Floats
 
-MEASURES = ("swivel.vectors.projection", "swivel.vectors.umap_kernels")
+MEASURES = ("swivel.vectors.projection", "swivel.vectors.vector_kernels")
 NEIGHBORS = 15
 QUERIES = 500  # points of which all distances are in memory at a time
 

@@ -29,13 +29,13 @@ from experiments.table_methods import (
 )
 from swivel.evaluation import RankingReport, evaluate_ranking
 from swivel.evaluation.table_ranking import Scores
+from swivel.recommender import ColumnRanking
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT
-from swivel.vectors.column_ranking import ColumnRanking
 
 MEASURES = (
     "swivel.training.table_settings",
-    "swivel.vectors.column_ranking",
+    "swivel.recommender",
     "swivel.evaluation.table_ranking",
     "experiments/table_methods.py",
 )

@@ -16,10 +16,11 @@ import scipy.sparse
 import torch
 
 from common import cpu_seconds, keep, make_parser, parse_arguments
-from swivel.vectors.column_ranking import BATCH_ROWS, ColumnRanking
+from swivel.recommender import ColumnRanking
 from swivel.vectors.search import Floats
 
-MEASURES = ("swivel.vectors.column_ranking",)
+MEASURES = ("swivel.recommender", "swivel.vectors.search", "swivel.vectors.vector_kernels")
+BATCH_ROWS = 256
 ROWS = 1_000_000  # to which results are extrapolated
 
 
@@ -62,7 +63,7 @@ def main() -> None:
     ranking = ColumnRanking(columns, rng.integers(1, 1_000, arguments.columns).astype(np.float64), ROWS)
     seen = make_seen(arguments.rows, arguments.columns, arguments.seen)
 
-    ranking.find_best(rows[:BATCH_ROWS], arguments.count, seen=seen[:BATCH_ROWS])  # loads torch
+    ranking.find_best(rows[:BATCH_ROWS], arguments.count, seen=seen[:BATCH_ROWS])  # loads the kernel
     result = {
         "extrapolated_to": ROWS,
         "all": measure(lambda: ranking.find_best(rows, arguments.count, seen=seen), len(rows)),

@@ -30,18 +30,16 @@ from swivel.corpus.text_lines import read_lines
 from swivel.corpus.text_numbers import TextNumbering
 from swivel.errors import ConfigError
 from swivel.evaluation import (
-    AnalogyResult,
-    CategorySet,
     EvaluationConfig,
     Report,
-    SimilarityResult,
+    SetResult,
     SimilaritySet,
     read_sets,
     score_sets,
     summarize_answers,
     summarize_pairs,
 )
-from swivel.evaluation.rules import HALVES
+from swivel.evaluation.datasets import HALVES
 from swivel.pipeline.settings import settings_of
 from swivel.runtime.options import RunOptions
 from swivel.storage.manifest import read_manifest
@@ -129,8 +127,8 @@ def answer_sets(
     """Save what vectors answer: the cosine of each pair; of each question whether it is right, and whether known."""
     answers: dict[str, Any] = {}
     for each in score_sets(swivel.load(vectors), sets, rules, progress=options.progress):
-        if isinstance(each, SimilarityResult):
-            answers[each.name] = each.cosines
+        if each.kind == "similarity":
+            answers[each.name] = each.values
         else:
             answers[each.name] = np.stack([each.is_right, each.is_known])
     np.savez(out, **answers)
@@ -138,7 +136,7 @@ def answer_sets(
 
 def read_answers(file: Path, sets: Iterable[TestSet], rules: EvaluationConfig) -> Report:
     """Return the results of saved answers."""
-    results: list[SimilarityResult | AnalogyResult] = []
+    results: list[SetResult] = []
     with np.load(file) as answers:
         for each in sets:
             if isinstance(each, SimilaritySet):
@@ -243,10 +241,7 @@ class Experiment:
 
 def find_test_sets(data: Path | None, rules: EvaluationConfig) -> tuple[TestSet, ...]:
     """Return the sets of pairs and of analogies in a folder, or those of the paper."""
-    sets = tuple(each for each in read_sets(data, rules)[0] if not isinstance(each, CategorySet))
-    if not sets:
-        raise ConfigError(f"{data}: no pairs of words with scores, and no analogies")
-    return sets
+    return read_sets(data, rules)[0]
 
 
 def run_paper(

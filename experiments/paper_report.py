@@ -18,10 +18,10 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix
 from swivel.evaluation import (
     MIN_KNOWN,
-    AnalogyResult,
     AnalogySet,
     Difference,
     Report,
+    SetResult,
     SimilaritySet,
     compare_reports,
 )
@@ -100,9 +100,9 @@ class MethodResult:
         """Return the mean score over the seeds."""
         return statistics.fmean(self.scores(test_set)) if self.scores(test_set) else None
 
-    def analogies(self) -> list[AnalogyResult]:
+    def analogies(self) -> list[SetResult]:
         """Return the results of the first seed on analogies."""
-        return [result for result in self.reports[0].results if isinstance(result, AnalogyResult)]
+        return [result for result in self.reports[0].results if result.kind == "analogies"]
 
 
 @dataclass(frozen=True)

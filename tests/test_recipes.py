@@ -318,6 +318,10 @@ CONSTANTS: dict[str, dict[str, Any]] = {
         "_MIN_EIGENVALUE_RATIO": 1e-10,
     },
     "swivel.vectors.subwords": {
+        "_NEIGHBORS": 4,
+        "_POWER": 3,
+        "_DOUBT": 0.1,
+        "_MAX_WORDS": 200,
         "MIN_WORDS": 1_000,
         "MIN_N": 3,
         "MAX_N": 6,
@@ -329,7 +333,6 @@ CONSTANTS: dict[str, dict[str, Any]] = {
         "_OFFSET": -0.155,
         "_STEPS": 12,
     },
-    "swivel.vectors.guesses": {"_NEIGHBORS": 4, "_POWER": 3, "_DOUBT": 0.1, "_MAX_WORDS": 200},
     "swivel.vectors.text_encoder": {"SMOOTHING": 1e-3, "_TEXT_WORDS": 10},
     "swivel.vectors.search": {"EPSILON": np.float32(0.001)},
     "swivel.vectors.comparison": {
@@ -370,7 +373,7 @@ VALUES: list[tuple[str, str, tuple[Any, ...], Any]] = [
     ("swivel.training.schedule", "is_sorted_enough", (np.array([4, *[1] * 8, 10]), 0.1), False),
     ("swivel.training.schedule", "is_sorted_enough", (np.array([5, *[1] * 8, 10]), 0.1), True),
     # .5 + .2 log 2
-    ("swivel.vectors.column_ranking", "default_popularity", (2_000, 1_000), 0.638629436),
+    ("swivel.recommender", "default_popularity", (2_000, 1_000), 0.638629436),
     # .25 + .09 log 2, and the share .2 of the 20 most frequent of 100 equal columns
     ("swivel.training.table_settings", "choose_popularity", (1_000, 2_000, np.ones(100)), 0.51),
 ]

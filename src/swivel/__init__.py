@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from swivel.counts.importers import import_counts as import_counts
     from swivel.errors import SwivelError as SwivelError
     from swivel.estimator import SwivelEmbedding as SwivelEmbedding
-    from swivel.estimator import SwivelEncoder as SwivelEncoder
     from swivel.evaluation import evaluate as evaluate
     from swivel.evaluation import evaluate_ranking as evaluate_ranking
     from swivel.evaluation import evaluate_texts as evaluate_texts
@@ -51,7 +50,6 @@ _HOMES = {
     "Recommender": "swivel.recommender",
     "RunOptions": "swivel.runtime.options",
     "SwivelEmbedding": "swivel.estimator",
-    "SwivelEncoder": "swivel.estimator",
     "SwivelError": "swivel.errors",
     "Vectors": "swivel.vectors",
     "Vocabulary": "swivel.corpus.vocabulary",

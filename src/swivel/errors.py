@@ -130,5 +130,7 @@ def clear_errors(name: object, kind: type[SwivelError] = StorageError) -> Iterat
         if error.filename is not None and not isinstance(error.filename, int):  # an int is a file descriptor
             file = os.fsdecode(error.filename)
 
-        reason = "no such file or folder" if isinstance(error, FileNotFoundError) else error.strerror or error
+        reason = (
+            "no such file or folder" if isinstance(error, FileNotFoundError) else error.strerror or first_line(error)
+        )
         raise kind(f"{file}: {reason}") from error

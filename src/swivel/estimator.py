@@ -1,9 +1,8 @@
-"""scikit-learn estimators: `SwivelEmbedding` for tables of counts and `SwivelEncoder` for texts."""
+"""The scikit-learn estimator `SwivelEmbedding` for tables of counts."""
 
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,13 +10,11 @@ from numpy.typing import NDArray
 
 from swivel.config import TrainConfig
 from swivel.errors import missing_extra
+from swivel.evaluation.table_ranking import drop_zeros
 from swivel.pipeline.train import fit_sparse
+from swivel.recommender import ColumnRanking
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT
-from swivel.vectors import Vectors
-from swivel.vectors.column_ranking import ColumnRanking, drop_zeros
-from swivel.vectors.formats import open_vectors
-from swivel.vectors.text_encoder import SMOOTHING
 
 try:
     from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -204,69 +201,6 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         tags.input_tags.sparse = True
         tags.input_tags.positive_only = True
         tags.transformer_tags.preserves_dtype = []  # Vectors are always float32.
-        return tags
-
-
-@dataclass(eq=False, repr=False)
-class SwivelEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Encode texts as vectors, with trained word vectors: text in, features out. `fit` learns nothing.
-
-    Parameters
-    ----------
-    vectors : Vectors, str or Path
-        Word vectors, or the folder or file of them.
-    smoothing, components, guess, normalize
-        Those of `Vectors.encode`.
-    threads
-        Number of threads. None uses every core.
-
-    Examples
-    --------
-    >>> from swivel.corpus.vocabulary import Vocabulary
-    >>> from swivel.vectors import Vectors, VectorTable
-    >>> words = Vocabulary(["cat", "dog", "car"], [3, 2, 1])
-    >>> vectors = Vectors(VectorTable(words, np.array([[1, 0], [1, 1], [0, 2]], np.float32)))
-    >>> SwivelEncoder(vectors, components=0, smoothing=np.inf).transform(["cat and dog", "a car"]).tolist()
-    [[1.0, 0.5], [0.0, 2.0]]
-    """
-
-    vectors: Vectors | str | Path
-    _: KW_ONLY
-    smoothing: float = SMOOTHING
-    components: int = 1
-    guess: bool = True
-    normalize: bool = False
-    threads: int | None = None
-
-    def fit(self, X: Any, y: None = None) -> SwivelEncoder:
-        """Return the encoder itself."""
-        return self
-
-    def transform(self, X: Any) -> NDArray[np.float32]:
-        """Return one vector per text, of shape (n_texts, dim); that of a missing one (None, NaN) is zero."""
-        settings = {name: _plain(value) for name, value in self.get_params(deep=False).items() if name != "vectors"}
-        return self._open().encode(X, **settings)
-
-    def _open(self) -> Vectors:
-        if isinstance(self.vectors, Vectors):
-            return self.vectors
-        # scikit-learn sets parameters on an existing object, so that the path may have changed.
-        if getattr(self, "_opened", (None, None))[0] != self.vectors:
-            self._opened = self.vectors, open_vectors(self.vectors)
-        return self._opened[1]
-
-    @property
-    def _n_features_out(self) -> int:
-        return self._open().dim
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return True
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.requires_fit = False
-        tags.input_tags.two_d_array = False
-        tags.input_tags.string = True
         return tags
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise, repeat
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,12 +17,11 @@ from numpy.typing import NDArray
 from swivel.config import TrainConfig, recorded_config
 from swivel.counts import Matrix, as_matrix
 from swivel.errors import ConfigError
-from swivel.evaluation.table_ranking import RankingReport, evaluate_ranking
+from swivel.evaluation.table_ranking import RankingReport, drop_zeros, evaluate_ranking
 from swivel.vectors import Neighbor, Vectors, VectorTable
-from swivel.vectors.column_ranking import ColumnRanking, drop_zeros
+from swivel.vectors.folder import find_matrix
 from swivel.vectors.formats import as_vectors
-from swivel.vectors.search import Floats
-from swivel.vectors.trained_matrix import find_matrix
+from swivel.vectors.search import Floats, best_rows, check_count
 
 if TYPE_CHECKING:
     from swivel.training.fold_in import FixedColumns
@@ -28,6 +29,57 @@ if TYPE_CHECKING:
 KINDS = ("pmi", "log_count", "ranking")
 REASONS = 3  # columns in `because_of`
 NEEDS_MATRIX = "matrix is needed to leave out what a known row has: pass matrix, or exclude_seen=False"
+
+
+def default_popularity(rows: int, columns: int) -> float:
+    """Return the factor of a column's log sum in a ranking by vectors that no recipe chose one for.
+
+    More if there are many rows for a column; 0 ranks by the dot product alone, 1 by an estimate of the count.
+
+    >>> default_popularity(1_000, 1_000), default_popularity(100_000, 100)
+    (0.5, 1.0)
+    """
+    return min(max(0.5 + 0.2 * math.log(rows / columns), 0.0), 1.0)
+
+
+class ColumnRanking:
+    """Scores w . c + popularity * log(column sum), which rank the columns of a row.
+
+    `rows` is the number of rows that were trained, on which the default of `popularity` depends.
+    """
+
+    def __init__(
+        self, columns: Floats, column_sums: NDArray[np.float64], rows: int, popularity: float | None = None
+    ) -> None:
+        if popularity is None:
+            popularity = default_popularity(rows, len(columns))
+        if not math.isfinite(popularity):
+            raise ConfigError(f"popularity must be a finite number, got {popularity}", argument="popularity")
+
+        self.popularity = popularity
+        self._columns = columns
+        self._is_empty = np.asarray(column_sums) <= 0  # columns without counts are never recommended
+        self._biases = (popularity * np.log(np.where(self._is_empty, 1, column_sums))).astype(np.float32)
+
+    def score(self, rows: Floats) -> Floats:
+        """Return the scores of some row vectors with all columns, of shape (len(rows), n_columns)."""
+        return np.asarray(rows @ self._columns.T + self._biases)
+
+    def find_best(
+        self, rows: Floats, count: int, *, seen: Any = None, is_hidden: NDArray[np.bool_] | None = None
+    ) -> tuple[NDArray[np.intp], Floats]:
+        """Return ids and scores of the best columns of each row, of shape (len(rows), count), best first.
+
+        Columns of `is_hidden` and cells of the csr matrix `seen` are left out. Where fewer than `count` columns are
+        left, the id is -1 and the score -inf.
+        """
+        check_count(count)
+        is_left_out = self._is_empty if is_hidden is None else self._is_empty | is_hidden
+        biases = np.where(is_left_out, -np.inf, self._biases).astype(np.float32)
+        excluded: Iterable[Any] = repeat(())
+        if seen is not None:
+            excluded = (seen.indices[start:stop] for start, stop in pairwise(seen.indptr))
+        return best_rows(self._columns, rows, count, biases=biases, excluded=excluded)
 
 
 class Recommendation(NamedTuple):
@@ -154,10 +206,7 @@ class Recommender:
         """
         if exclude_seen and self.matrix is None:
             raise ConfigError(NEEDS_MATRIX, argument="matrix")
-        if rows is None:
-            return self.ranking.find_best(self.vectors.rows, count, seen=self._seen if exclude_seen else None)
-
-        ids = [self.vectors.find_row(row) for row in rows]
+        ids = slice(None) if rows is None else self.vectors.find_rows(rows)
         return self.ranking.find_best(self.vectors.rows[ids], count, seen=self._seen[ids] if exclude_seen else None)
 
     def similar(self, column: str, count: int = 10) -> list[Neighbor]:
@@ -269,17 +318,15 @@ class Recommender:
     def _describe(self, ids: NDArray[np.intp], scores: Floats, counts: Any) -> list[Recommendation]:
         """Return the recommendations of a row with these counts."""
         columns = ids[ids >= 0]
-        names = self._columns.vocabulary.tokens
-        reasons = self._explain(columns, counts)
-        pairs = zip(columns.tolist(), scores.tolist(), reasons, strict=False)
-        return [Recommendation(names[column], score, because_of) for column, score, because_of in pairs]
-
-    def _explain(self, columns: NDArray[np.intp], counts: Any) -> list[tuple[str, ...]]:
-        """Return for each column the columns of the row that are most similar to it, by cosine."""
         seen = counts.indices
         unit = self._column_vectors.unit_vectors
         cosines = unit[columns] @ unit[seen].T
         # A stable order, so that equal cosines give the same reasons everywhere.
         order = np.argsort(-cosines, axis=1, kind="stable")[:, :REASONS]
+
         names = self._columns.vocabulary.tokens
-        return [tuple(names[column] for column in seen[best]) for best in order]
+        recommendations = []
+        for column, score, best in zip(columns.tolist(), scores.tolist(), order, strict=False):
+            because_of = tuple(names[each] for each in seen[best])
+            recommendations.append(Recommendation(names[column], score, because_of))
+        return recommendations

@@ -9,19 +9,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import ArrayLike
 from scipy.stats import spearmanr
 
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import EvaluationError
 from swivel.evaluation import (
     DIFFERENCE_HEADER,
-    AnalogyResult,
     AnalogySet,
-    CategoryResult,
     Difference,
     EvaluationConfig,
     Report,
-    SimilarityResult,
+    SetResult,
     SimilaritySet,
     bucket_by_frequency,
     compare_buckets,
@@ -31,8 +30,8 @@ from swivel.evaluation import (
     tabulate_differences,
 )
 from swivel.evaluation.bootstrap import (
+    Interval,
     _resample,
-    correlation_interval,
     draw_correlations,
     draw_share_differences,
     percentile_interval,
@@ -80,6 +79,10 @@ def test_the_interval_of_a_correlation_covers_the_truth_in_about_95_percent() ->
         assert interval is not None
         hits += interval[0] <= truth <= interval[1]
     assert 0.87 < hits / 150 < 0.99
+
+
+def correlation_interval(x: ArrayLike, y: ArrayLike, *, draws: int = 10_000) -> Interval | None:
+    return percentile_interval(draw_correlations([x], y, draws=draws)[0])
 
 
 def test_intervals_depend_only_on_the_seed_and_are_none_if_undefined() -> None:
@@ -145,22 +148,20 @@ def make_report(seed: int, noise: float, *, known: int = 60, rules: EvaluationCo
     is_right = is_known & (rng.random(40) > noise / 10)
     rules = rules or EvaluationConfig()
     answers = summarize_answers(ASKED, is_right, is_known, rules)
-    kinds = CategoryResult("kinds", 0.5, None, 40, 40, is_right, is_known, tuple(f"w{n}" for n in range(40)))
-    return Report((summarize_pairs(PAIRS, cosines), answers, kinds), rules)
+    return Report((summarize_pairs(PAIRS, cosines), answers), rules)
 
 
 def test_reports_are_compared_on_the_items_that_count_in_both() -> None:
     good = make_report(1, 1.0, known=30)
     poor = make_report(2, 8.0)
-    pairs, asked, kinds = compare_reports(good, poor)
+    pairs, asked = compare_reports(good, poor)
 
-    assert [each.items for each in (pairs, asked, kinds)] == [30, 40, 30]
+    assert [each.items for each in (pairs, asked)] == [30, 40]
 
     first, second = (report["pairs"] for report in (good, poor))
 
-    assert isinstance(first, SimilarityResult) and isinstance(second, SimilarityResult)
     assert pairs.first == first.figure
-    assert pairs.second == pytest.approx(spearmanr(second.cosines[:30], second.scores[:30]).statistic)
+    assert pairs.second == pytest.approx(spearmanr(second.values[:30], second.scores[:30]).statistic)
     assert pairs.difference is not None and pairs.interval is not None and pairs.p_value is not None
     assert pairs.interval[0] < pairs.difference < pairs.interval[1]
     assert pairs.interval[0] > 0 and pairs.p_value < 0.05
@@ -184,10 +185,10 @@ def test_with_the_rule_skip_questions_known_to_both_are_compared() -> None:
 
 
 def test_sets_without_known_items_have_no_difference() -> None:
-    pairs, asked, kinds = compare_reports(make_report(1, 1.0, known=0), make_report(2, 1.0), draws=10)
+    pairs, asked = compare_reports(make_report(1, 1.0, known=0), make_report(2, 1.0), draws=10)
     assert pairs == Difference("pairs", "similarity", None, None, None, None, None, 0)
     assert asked == Difference("asked", "analogies", None, None, None, None, None, 0)
-    assert tabulate_differences([kinds]) == [("kinds", "-", "-", "-", "-", "-", "0")]
+    assert tabulate_differences([asked]) == [("asked", "-", "-", "-", "-", "-", "0")]
 
 
 def test_comparisons_are_converted_to_rows_and_json() -> None:
@@ -208,7 +209,7 @@ def test_comparisons_are_converted_to_rows_and_json() -> None:
 def test_comparing_reports_of_different_items_raises_an_error() -> None:
     report = make_report(1, 1.0)
 
-    with pytest.raises(EvaluationError, match="no set in common: pairs, asked, kinds and other"):
+    with pytest.raises(EvaluationError, match="no set in common: pairs, asked and other"):
         compare_reports(report, Report((summarize_pairs(SimilaritySet("other", (), ()), []),), EvaluationConfig()))
 
     half = SimilaritySet("pairs", PAIRS.pairs[::2], PAIRS.scores[::2])
@@ -222,7 +223,7 @@ def test_comparing_reports_of_different_items_raises_an_error() -> None:
         compare_reports(report, Report((summarize_pairs(other, np.zeros(60)),), EvaluationConfig()))
 
 
-def make_answers(seed: int, chance: float) -> AnalogyResult:
+def make_answers(seed: int, chance: float) -> SetResult:
     rng = np.random.default_rng(seed)
     words = tuple((f"w{a}", f"w{b}", f"w{c}", f"w{d}") for a, b, c, d in rng.integers(0, 200, (900, 4)))
     is_right = np.random.default_rng([seed, 1]).random(900) < chance

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import os
 import re
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,21 +14,20 @@ from experiments.report import ABOVE, BELOW, BEST, describe_machine, mark_figure
 from experiments.stages import Measure
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.evaluation import AnalogySet, Difference, EvaluationConfig, Report, SimilaritySet
-from swivel.evaluation.results import AnalogyResult, SimilarityResult
+from swivel.evaluation.results import SetResult
 from swivel.reports.html import Cell, write_heading, write_paragraph, write_picture
 from swivel.vectors import Vectors, VectorTable
 
 WORDS = Vocabulary(["near", "far", "chigger"], [9, 8, 2])
 SETS = (SimilaritySet("men", (("a", "b"),) * 3000, (1.0,) * 3000), AnalogySet("own", (("a", "b", "c", "d"),), ("s",)))
-NOTHING: Any = np.empty(0)
 
 
 def make_report(men: float | None, own: float | None, known: tuple[int, int] = (2900, 40)) -> Report:
     """Return a report with these scores, whose intervals are .05 wide to either side."""
     men_interval = None if men is None else (men - 0.05, men + 0.05)
     own_interval = None if own is None else (own - 0.05, own + 0.05)
-    pairs = SimilarityResult("men", men, men_interval, known[0], 3000, NOTHING, NOTHING, ())
-    questions = AnalogyResult("own", own, own_interval, known[1], 50, 0, (), NOTHING, NOTHING, ())
+    pairs = SetResult("similarity", "men", men, men_interval, known[0], 3000, men, men)
+    questions = SetResult("analogies", "own", own, own_interval, known[1], 50, own, own)
     return Report((pairs, questions), EvaluationConfig())
 
 

@@ -30,7 +30,7 @@ from swivel.explorer.models import View
 from swivel.explorer.word_map import WordMap, make_map
 from swivel.reports.plots import plot_map
 from swivel.runtime.child_process import SentProgress
-from swivel.vectors import Vectors, VectorTable, projection, umap_kernels
+from swivel.vectors import Vectors, VectorTable, projection, vector_kernels
 from swivel.vectors.projection import Show, fit_to_frame, reduce_vectors, take_plane, weigh_labels
 from swivel.vectors.search import Floats
 
@@ -388,8 +388,8 @@ def test_an_epoch_without_pushes_is_that_of_a_reference(monkeypatch: pytest.Monk
     graph = np.triu(rng.random((30, 30)) < 0.2, 1).astype(float)
     graph += graph.T
     points = rng.standard_normal((30, 2)).astype(np.float32)
-    monkeypatch.setattr(umap_kernels, "PUSHES", 0)
-    move_points = umap_kernels.move_points.py_func
+    monkeypatch.setattr(vector_kernels, "PUSHES", 0)
+    move_points = vector_kernels.move_points.py_func
 
     moved = np.empty_like(points)
     sparse = scipy.sparse.csr_array(graph.astype(np.float32))

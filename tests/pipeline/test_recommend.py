@@ -18,8 +18,8 @@ from swivel.cli import cli
 from swivel.counts import open_matrix
 from swivel.errors import ConfigError, UnknownToken
 from swivel.estimator import SwivelEmbedding
-from swivel.recommender import Recommender
-from swivel.vectors.column_ranking import ColumnRanking, TopColumns, default_popularity
+from swivel.recommender import ColumnRanking, Recommender, default_popularity
+from swivel.vectors import search
 
 GROUPS = 4
 
@@ -50,11 +50,7 @@ def group_of(label: str) -> int:
 
 @pytest.mark.parametrize("popularity", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("rows", [0, 1, 1_500])
-@pytest.mark.parametrize("tile", [7, 8_192])
-def test_best_columns_are_those_of_a_naive_ranking(
-    popularity: float, rows: int, tile: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("swivel.vectors.column_ranking.TILE_COLUMNS", tile)
+def test_best_columns_are_those_of_a_naive_ranking(popularity: float, rows: int) -> None:
     rng = np.random.default_rng(1)
     vectors = rng.normal(size=(rows, 5)).astype(np.float32)
     columns = rng.normal(size=(40, 5)).astype(np.float32)
@@ -85,37 +81,40 @@ def test_more_columns_than_there_are_leave_empty_places(rows: int) -> None:
 
 @pytest.mark.parametrize("count", [1, 20, 500])
 @pytest.mark.parametrize("size", [500, 1_000, 4_099])
-@pytest.mark.parametrize("most", [1_000, 1 << 25])
-def test_many_rows_find_what_sorting_finds(count: int, size: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swivel.vectors.column_ranking.TILE_COLUMNS", 1_000)
-    monkeypatch.setattr("swivel.vectors.column_ranking.BATCH_ROWS", 64)
-    monkeypatch.setattr("swivel.vectors.column_ranking.MAX_SCORES", most)
+@pytest.mark.parametrize("inserted", [100, 1_000])
+def test_many_rows_find_what_sorting_finds(
+    count: int, size: int, inserted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "_MAX_SCORES", 100_000)
+    monkeypatch.setattr(search, "_MAX_INSERTED", inserted)
     rng = np.random.default_rng(size + count)
     columns = rng.normal(size=(size, 6)).astype(np.float32)
     rows = rng.normal(size=(150, 6)).astype(np.float32)
     seen = scipy.sparse.random_array((150, size), density=0.1, format="csr", rng=rng)
 
-    ids, scores = TopColumns(columns, np.zeros(size, np.float32), count).find(rows, seen)
+    ids, scores = ColumnRanking(columns, np.ones(size), 150).find_best(rows, count, seen=seen)
     exact = rows @ columns.T
     exact[seen.nonzero()] = -np.inf
     expected = -np.sort(-exact, axis=1)[:, :count]
     np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-5)
     is_left = np.isfinite(expected)
     np.testing.assert_allclose(np.take_along_axis(exact, ids, axis=1)[is_left], expected[is_left], atol=1e-5)
-    assert all(len(set(found)) == count for found in ids.tolist())
+    assert ((ids >= 0) == is_left).all()
+    distinct = np.minimum(is_left.sum(axis=1) + 1, count)  # those found, and -1 for the places that are empty
+    assert all(len(set(found)) == places for found, places in zip(ids.tolist(), distinct, strict=True))
 
 
 def test_equal_scores_are_sorted_by_id() -> None:
     columns = np.ones((1_000, 2), np.float32)
     columns[700:710] = 2
-    ids, _ = TopColumns(columns, np.zeros(1_000, np.float32), 10).find(np.ones((300, 2), np.float32))
+    ids, _ = ColumnRanking(columns, np.ones(1_000), 300).find_best(np.ones((300, 2), np.float32), 10)
     assert ids.tolist() == [list(range(700, 710))] * 300
 
 
 @pytest.mark.parametrize("rows", [3, 300])
 def test_of_equal_scores_at_the_end_the_smallest_ids_are_found(rows: int) -> None:
     scores = np.random.default_rng(2).integers(0, 9, 3_000).astype(np.float32)
-    ids, _ = TopColumns(np.zeros((3_000, 1), np.float32), scores, 10).find(np.zeros((rows, 1), np.float32))
+    ids, _ = ColumnRanking(scores[:, None], np.ones(3_000), rows).find_best(np.ones((rows, 1), np.float32), 10)
     assert ids.tolist() == [np.lexsort((np.arange(3_000), -scores))[:10].tolist()] * rows
 
 

@@ -20,7 +20,7 @@ from swivel.cli import cli
 from swivel.cli.plot import split_name
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, MissingExtra, StorageError
-from swivel.evaluation import AnalogyResult, AnalogySet, summarize_answers
+from swivel.evaluation import AnalogySet, SetResult, summarize_answers
 from swivel.reports.plots import (
     Point,
     draw_figure,
@@ -136,7 +136,7 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
         plot_one()
 
 
-def answered(name: str, words: str, is_right: list[bool], copies: int = 100) -> AnalogyResult:
+def answered(name: str, words: str, is_right: list[bool], copies: int = 100) -> SetResult:
     """Return the result of a set that repeats one question about four words."""
     a, b, c, d = list(words)
     right = np.array(is_right * copies)

@@ -22,7 +22,7 @@ from swivel.cli.terminal import LogLines
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix
 from swivel.errors import ConfigError
-from swivel.evaluation import AnalogyResult, SectionResult
+from swivel.evaluation import SetResult
 from swivel.reports.plots import FitBucket, plot_epochs, plot_fit, plot_norms
 from swivel.reports.run_report import compose_run, write_report, write_run_report
 from swivel.reports.run_summary import (
@@ -258,9 +258,11 @@ def test_the_evaluation_has_the_known_sections(planted: Matrix, trained: Path) -
     run = summarize_run(swivel.load(trained), planted)
     assert "None of the bundled questions" in section(compose_run(run, {}), "Evaluation")
 
-    sections = (SectionResult("capitals", 0.5, None, 4, 6, 2), SectionResult("plurals", None, None, 0, 5, 0))
-    flags = np.zeros(11, np.bool_)
-    asked = AnalogyResult("bundled", 0.5, None, 4, 11, 2, sections, flags, flags, ())
+    sections = (
+        SetResult("section", "capitals", 0.5, None, 4, 6, 0.5, 0.3),
+        SetResult("section", "plurals", None, None, 0, 5, None, None),
+    )
+    asked = SetResult("analogies", "bundled", 0.5, None, 4, 11, 0.5, 0.2, sections)
     page = section(compose_run(replace(run, analogies=asked), {}), "Evaluation")
     assert "<td>capitals</td><td>50%</td><td>4</td><td>6</td>" in page
     assert "<td>all</td><td>50%</td><td>4</td><td>11</td>" in page

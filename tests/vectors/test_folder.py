@@ -25,7 +25,7 @@ from swivel.storage.safetensors import map_tensors
 from swivel.vectors import Vectors, VectorTable, combine, combine_vectors, load
 from swivel.vectors.combine import find_main_axes
 from swivel.vectors.folder import HEADER, TENSORS, _read_header, write_vectors
-from swivel.vectors.formats.safetensors_file import read_tensors
+from swivel.vectors.formats.array_files import read_tensors
 from swivel.vectors.search import scale_to_unit
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, MemoryBudgetError
-from swivel.vectors import Vectors, VectorTable, guesses
+from swivel.vectors import Vectors, VectorTable, subwords
 from swivel.vectors.search import scale_to_unit
 
 PIECES = ["".join(letters) for letters in itertools.product("bdg", "aio", "lm", "p")]
@@ -68,7 +68,7 @@ def correct_slowly(vectors: Vectors, word: str) -> np.ndarray:
 
 
 def test_a_guess_is_that_of_ngrams_and_what_they_miss_for_similar_words(planted: Vectors) -> None:
-    settings = guesses._NEIGHBORS, guesses._POWER, guesses._DOUBT, guesses._MAX_WORDS
+    settings = subwords._NEIGHBORS, subwords._POWER, subwords._DOUBT, subwords._MAX_WORDS
     assert settings == (NEIGHBORS, POWER, DOUBT, MAX_WORDS)
     values = np.array(planted.vectors)
     values[[planted.vocabulary.ids[word] for word in ("balpdimpness", "dompgalping")]] = 0
@@ -119,7 +119,7 @@ def test_a_guesser_can_be_pickled(planted: Vectors) -> None:
 
 def test_many_words_have_the_guesses_of_each(planted: Vectors, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["balpdimping", "", "qqq", "x", "dompdampings", "日本語"]
-    monkeypatch.setattr(guesses, "_CHUNK_WORDS", 2)
+    monkeypatch.setattr(subwords, "_CHUNK_WORDS", 2)
     together = planted.guesser.guess(words)
     assert np.allclose(together, [planted.guess(word).vector for word in words], atol=1e-6)
     assert planted.guesser.guess([]).shape == (0, 16)
@@ -128,7 +128,7 @@ def test_many_words_have_the_guesses_of_each(planted: Vectors, monkeypatch: pyte
 
 
 def test_frequent_ngrams_do_not_count(planted: Vectors, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guesses, "_MAX_WORDS", 0)
+    monkeypatch.setattr(subwords, "_MAX_WORDS", 0)
     vectors = planted.replace()
     assert vectors.subwords is not None
     assert np.array_equal(vectors.guess("balpdimpings").vector, vectors.subwords.guess(["balpdimpings"])[0])

@@ -9,7 +9,7 @@ import pytest
 
 import swivel
 from swivel.counts import Matrix
-from swivel.vectors.trained_matrix import find_matrix
+from swivel.vectors.folder import find_matrix
 
 OVERWRITE = swivel.RunOptions(overwrite=True)
 TEXT = ["red wine", "white wine", "red rose", "white rose"] * 5

@@ -41,7 +41,8 @@ def test_the_best_rows_are_those_of_the_whole_product(monkeypatch: pytest.Monkey
     scores = queries @ unit.T
     scores[:, is_zero] = -np.inf
     np.put_along_axis(scores, np.array(excluded), -np.inf, axis=1)
-    ids, best = best_rows(unit, queries, count, excluded=excluded, is_zero=is_zero)
+    biases = np.where(is_zero, -np.inf, 0).astype(np.float32)
+    ids, best = best_rows(unit, queries, count, biases=biases, excluded=excluded)
 
     assert ids.shape == best.shape == (13, count)
     for query in range(13):
@@ -53,7 +54,7 @@ def test_the_best_rows_are_those_of_the_whole_product(monkeypatch: pytest.Monkey
 
 def test_an_empty_list_of_queries_has_no_answers() -> None:
     ids, scores = best_rows(
-        np.eye(3, dtype=np.float32), np.empty((0, 3), np.float32), 2, excluded=[], is_zero=np.zeros(3, bool)
+        np.eye(3, dtype=np.float32), np.empty((0, 3), np.float32), 2, biases=np.zeros(3, np.float32), excluded=[]
     )
     assert ids.shape == scores.shape == (0, 2)
 

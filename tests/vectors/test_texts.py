@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import lzma
 import pickle
@@ -16,6 +17,7 @@ from click.testing import CliRunner
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 
 import swivel
 from fuzz.tokenizer_reference import split_units
@@ -152,7 +154,7 @@ def test_wrong_settings_are_refused() -> None:
         make().encode([], components=-1)
     for wrong in (0, -1, 1.5):
         with pytest.raises(ConfigError, match=f"threads must be .*, got {wrong}"):
-            swivel.SwivelEncoder(make(), threads=wrong).transform(["the cat"])  # type: ignore[arg-type]
+            make().encode(["the cat"], threads=wrong)  # type: ignore[arg-type]
     for table in ({"a": 1}, pandas.DataFrame({"a": ["the cat"]})):
         with pytest.raises(CorpusError, match=r"texts must be a column of a table, such as table\['text'\], got a "):
             make().encode(table)
@@ -186,8 +188,8 @@ def test_copies_split_texts_as_the_training_did_after_its_folder_is_gone(tmp_pat
     shutil.rmtree(tmp_path / "v")
 
     saved = swivel.load(tmp_path / "saved")
-    for copy in (loaded, pickle.loads(pickled), saved, clone(swivel.SwivelEncoder(loaded)).vectors):
-        assert np.array_equal(copy.encode(asked), expected)
+    for same in (loaded, pickle.loads(pickled), saved, copy.deepcopy(loaded)):
+        assert np.array_equal(same.encode(asked), expected)
     aligned = saved.align(saved, words=list(saved)).encode(asked)
     assert np.allclose(np.linalg.norm(aligned, axis=1), np.linalg.norm(expected, axis=1), rtol=1e-4)
 
@@ -269,13 +271,8 @@ def test_the_command_reads_the_encoding_of_the_training_and_refuses_invalid_byte
         encode("utf-8")
 
 
-def test_the_scikit_learn_encoder_is_a_step_of_a_pipeline(tmp_path: Path) -> None:
+def test_encoding_is_a_step_of_a_scikit_learn_pipeline() -> None:
     vectors = make()
-    vectors.save(tmp_path / "v")
-    encoder = swivel.SwivelEncoder(tmp_path / "v", normalize=True)
-    assert np.array_equal(clone(encoder).fit_transform(TEXTS), vectors.encode(TEXTS, normalize=True))
-    assert encoder.get_feature_names_out().tolist() == [f"swivelencoder{n}" for n in range(6)]
-
-    model = make_pipeline(swivel.SwivelEncoder(vectors), LogisticRegression(C=1e3))
+    model = make_pipeline(clone(FunctionTransformer(vectors.encode)), LogisticRegression(C=1e3))
     model.fit(["cat", "sat", "cat sat", "naïve", "mat", "naïve mat"], [0, 0, 0, 1, 1, 1])
     assert model.predict(["the cat", "a mat"]).tolist() == [0, 1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.errors import ConfigError, FolderExists, MissingExtra, UnknownToken
+from swivel.errors import ConfigError, FolderExists, UnknownToken
 from swivel.vectors import Vectors, VectorTable, parse_expression
 from swivel.vectors.expressions import Query
 from swivel.vectors.search import best_ids, scale_to_unit
@@ -391,21 +390,6 @@ def test_doesnt_match_takes_any_collection_of_words(kind: Any) -> None:
 def test_doesnt_match_needs_a_list_of_words(words: Any) -> None:
     with pytest.raises(ConfigError, match="words must be a list of two words or more, got"):
         make_vectors().doesnt_match(words)
-
-
-def test_data_frames_have_one_row_per_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    vectors = Vectors(VectorTable(Vocabulary(["king", "queen"], [5, 2]), TABLE[[0, 3]]))
-    table = vectors.to_pandas()
-    assert table.loc["queen"].tolist() == [0, 2, 2]
-    assert (table.index.name, table.to_numpy().dtype) == ("word", np.float32)
-
-    assert vectors.to_polars().rows() == [("king", 5, [1, 0, 1]), ("queen", 2, [0, 2, 2])]
-    assert make_vectors().to_polars().columns == ["word", "vector"]  # The counts are not known.
-
-    for library in ("pandas", "polars"):
-        monkeypatch.setitem(sys.modules, library, None)
-        with pytest.raises(MissingExtra, match=f"to_{library} needs {library}: pip install {library}"):
-            getattr(vectors, f"to_{library}")()
 
 
 def test_html_is_short_and_escaped() -> None:

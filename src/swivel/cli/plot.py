@@ -22,8 +22,8 @@ from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.storage.overlap import check_output_file, refuse_overlap
 from swivel.vectors import Vectors, load
+from swivel.vectors.folder import find_matrix
 from swivel.vectors.formats import find_vectors
-from swivel.vectors.trained_matrix import find_matrix
 
 run_argument = click.argument("vectors", metavar="RUN")
 output_file = output_option("picture to write: .png, .svg or .pdf", metavar="FILE")
@@ -114,7 +114,7 @@ def frequency(vectors: tuple[str, ...], output: str, data: str | None, differenc
         answers = {}
         for name, each in models.items():
             results = evaluation.evaluate(each, data, draws=0, progress=options.progress).results
-            answers[name] = [result for result in results if isinstance(result, evaluation.AnalogyResult)]
+            answers[name] = [result for result in results if result.kind == "analogies"]
         curves, gaps = plots.make_curves(answers, counts)
         return plots.plot_differences(gaps, next(iter(models))) if differences else plots.plot_frequency(curves)
 

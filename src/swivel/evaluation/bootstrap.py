@@ -43,11 +43,6 @@ def _centered_ranks(values: ArrayLike) -> Doubles:
     return np.asarray(ranks - (len(ranks) + 1) / 2, np.float64)
 
 
-def correlation_interval(x: ArrayLike, y: ArrayLike, *, draws: int = DRAWS) -> Interval | None:
-    """Return the 95 % interval of Spearman's rho, or None if no resampling has a defined rho."""
-    return percentile_interval(draw_correlations([x], y, draws=draws)[0])
-
-
 def share_interval(right: int, items: int, *, draws: int = DRAWS) -> Interval | None:
     """Return the 95 % interval of the fraction of right items, or None if there are no items.
 

@@ -1,8 +1,7 @@
 """Test sets and the files they are read from.
 
-The kind of a file follows from its columns: `word1 word2 score`; `a b c d`, optionally with a section as fifth column;
-or `word category`, separated by a tab. The other kinds are separated by tabs or spaces. Instead of the fifth column,
-lines of the form `: name` may start sections of analogies.
+The kind of a file follows from its columns, separated by tabs or spaces: `word1 word2 score`, or `a b c d`, optionally
+with a section as fifth column. Instead of the fifth column, lines of the form `: name` may start sections of analogies.
 """
 
 from __future__ import annotations
@@ -18,14 +17,11 @@ from typing import NoReturn
 
 from swivel.errors import ConfigError, EvaluationError, clear_errors
 from swivel.evaluation.download import PAPER_ORDER, name_set, published_sections
-from swivel.evaluation.rules import HALVES
 from swivel.runtime.numbers import parse_float
 
+HALVES = ("tune", "report")
 SUFFIXES = (".tsv", ".txt")
-EXPECTED = (
-    "expected word1 word2 score, or a b c d with or without a section, separated by tabs or spaces, or word and "
-    "category, separated by a tab"
-)
+EXPECTED = "expected word1 word2 score, or a b c d with or without a section, separated by tabs or spaces"
 FourWords = tuple[str, str, str, str]
 
 
@@ -57,26 +53,12 @@ class AnalogySet:
         return len(self.questions)
 
 
-@dataclass(frozen=True, slots=True)
-class CategorySet:
-    """Words, or texts, and the category that people assigned to each of them."""
-
-    name: str
-    items: tuple[str, ...]
-    categories: tuple[str, ...]
-
-    @property
-    def size(self) -> int:
-        """Number of words or texts."""
-        return len(self.items)
-
-
-TestSet = SimilaritySet | AnalogySet | CategorySet
+TestSet = SimilaritySet | AnalogySet
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a file that is not empty, and its number for error messages."""
+    """A line of a file that is not empty, without its end, and its number for error messages."""
 
     path: Path
     number: int
@@ -84,11 +66,13 @@ class Line:
 
     def columns(self) -> list[str]:
         """Return the columns, separated by tabs or, if there is no tab, by spaces."""
-        return [column.strip() for column in self.text.split("\t")] if "\t" in self.text else self.text.split()
+        text = self.text.strip()
+        return [column.strip() for column in text.split("\t")] if "\t" in text else text.split()
 
     def section(self) -> str | None:
         """Return the name in a `: name` line, or None for other lines."""
-        return self.text[1:].strip() if self.text == ":" or self.text.startswith((": ", ":\t")) else None
+        text = self.text.strip()
+        return text[1:].strip() if text == ":" or text.startswith((": ", ":\t")) else None
 
     def take(self, count: int, expected: str) -> list[str]:
         """Return `count` columns, or raise an error if the line has another number of them or an empty one."""
@@ -147,7 +131,7 @@ def find_sets(
 
     for file, is_from_folder in list_set_files(source, "test sets", EXPECTED):
         name = name_set(file)
-        lines = _read_lines(file)
+        lines = read_lines(file)
         if is_from_folder and _find_kind(lines) is None and name not in PAPER_ORDER:
             left_out.append(file)
             continue
@@ -176,7 +160,7 @@ def read_set(path: str | Path, *, lowercase: bool = True) -> TestSet:
     SimilaritySet(name='pairs', pairs=(('tiger', 'cat'),), scores=(7.35,))
     """
     path = Path(path)
-    return _parse(path, _read_lines(path), lowercase)
+    return _parse(path, read_lines(path), lowercase)
 
 
 def read_bundled() -> AnalogySet:
@@ -205,7 +189,7 @@ def read_bundled() -> AnalogySet:
 def split_set(test_set: TestSet, half: str) -> TestSet:
     """Return the half of a set with the name `tune` or `report`.
 
-    Similarity and categories are split by line: odd lines are for tuning, even lines for the report. Analogies are
+    Similarity is split by line: odd lines are for tuning, even lines for the report. Analogies are
     split by pairs of words: the checksum of a pair, in either order, assigns it to a half. A question belongs to a half
     if both its pairs (a, b) and (c, d) do, and to none otherwise, so that no pair of a reported question occurs in the
     tuning half.
@@ -218,14 +202,12 @@ def split_set(test_set: TestSet, half: str) -> TestSet:
 
     # Every other line: sets are often sorted by score or by kind.
     lines = slice(HALVES.index(half), None, len(HALVES))
-    match test_set:
-        case SimilaritySet(name, pairs, scores):
-            return SimilaritySet(name, pairs[lines], scores[lines])
-        case CategorySet(name, words, categories):
-            return CategorySet(name, words[lines], categories[lines])
-        case AnalogySet(name, questions, sections):
-            is_in_half = [half_of_pair(a, b) == half_of_pair(c, d) == half for a, b, c, d in questions]
-            return AnalogySet(name, tuple(compress(questions, is_in_half)), tuple(compress(sections, is_in_half)))
+    if isinstance(test_set, SimilaritySet):
+        return SimilaritySet(test_set.name, test_set.pairs[lines], test_set.scores[lines])
+
+    is_in_half = [half_of_pair(a, b) == half_of_pair(c, d) == half for a, b, c, d in test_set.questions]
+    questions = tuple(compress(test_set.questions, is_in_half))
+    return AnalogySet(test_set.name, questions, tuple(compress(test_set.sections, is_in_half)))
 
 
 def half_of_pair(first: str, second: str) -> str:
@@ -234,20 +216,23 @@ def half_of_pair(first: str, second: str) -> str:
     return HALVES[zlib.crc32(" ".join(sorted((first, second))).encode()) % 2]
 
 
-def _read_lines(path: Path) -> list[Line]:
+def read_lines(path: Path, *, may_be_latin: bool = False) -> list[Line]:
+    """Return the lines of a file that are not empty; the file is UTF-8 or, as some published sets, Latin-1."""
     with clear_errors(path, EvaluationError):
         data = path.read_bytes()
 
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        number = data.count(b"\n", 0, error.start) + 1
-        byte = data[error.start]
-        raise EvaluationError(f"{path}, line {number}: not valid UTF-8 (byte 0x{byte:02x})") from error
+        if not may_be_latin:
+            number = data.count(b"\n", 0, error.start) + 1
+            byte = data[error.start]
+            raise EvaluationError(f"{path}, line {number}: not valid UTF-8 (byte 0x{byte:02x})") from error
+        text = data.decode("latin-1")
 
     # Not splitlines(), which also splits at U+0085 and other separators.
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    return [Line(path, number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
+    return [Line(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
 
 
 # Spells words as the vocabulary does.
@@ -263,13 +248,10 @@ def _parse(path: Path, lines: Sequence[Line], lowercase: bool) -> TestSet:
         lines[0].fail(f"{EXPECTED}, got {lines[0].text!r}")
     if kind == "analogies":
         return _parse_analogies(name_set(path), lines, spell)
-    if kind == "similarity":
-        rows = [line.take(3, "word1 word2 score") for line in lines]
-        scores = tuple(line.parse_score(row[2]) for line, row in zip(lines, rows, strict=True))
-        return SimilaritySet(name_set(path), tuple((spell(row[0]), spell(row[1])) for row in rows), scores)
 
-    rows = [line.take(2, "word and category, separated by a tab") for line in lines]
-    return CategorySet(name_set(path), tuple(spell(row[0]) for row in rows), tuple(row[1] for row in rows))
+    rows = [line.take(3, "word1 word2 score") for line in lines]
+    scores = tuple(line.parse_score(row[2]) for line, row in zip(lines, rows, strict=True))
+    return SimilaritySet(name_set(path), tuple((spell(row[0]), spell(row[1])) for row in rows), scores)
 
 
 def _find_kind(lines: Sequence[Line]) -> str | None:
@@ -278,11 +260,7 @@ def _find_kind(lines: Sequence[Line]) -> str | None:
         return None
     if lines[0].section() is not None:
         return "analogies"
-
-    width = len(lines[0].columns())
-    if width == 2 and "\t" not in lines[0].text:  # Two words without a tab are more likely to be plain text.
-        return None
-    return {2: "categories", 3: "similarity", 4: "analogies", 5: "analogies"}.get(width)
+    return {3: "similarity", 4: "analogies", 5: "analogies"}.get(len(lines[0].columns()))
 
 
 def _parse_analogies(name: str, lines: Sequence[Line], spell: _Spell) -> AnalogySet:

@@ -12,15 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 from swivel.errors import EvaluationError, StorageError, missing_extra
 from swivel.runtime.progress import SILENT, Progress
 from swivel.storage.files import write_file
 from swivel.storage.temporary import scratch_folder
-
-if TYPE_CHECKING:
-    from pooch import Pooch
 
 HOST = "https://raw.githubusercontent.com"
 FOLDER_VARIABLE = "SWIVEL_DATA"
@@ -106,25 +102,19 @@ def fetch_sets(
     except ImportError as error:
         raise missing_extra(title, "pooch", "evaluate") from error
 
-    folder = Path(pooch.os_cache("swivel")) / "evaluation"
-    if not folder.is_absolute() and FOLDER_VARIABLE not in os.environ:
+    chosen = os.environ.get(FOLDER_VARIABLE)
+    folder = Path(chosen or Path(pooch.os_cache("swivel"), "evaluation")).expanduser()
+    if not folder.is_absolute() and not chosen:
         raise EvaluationError(f"no home folder for {title}: pass a folder of sets, or set {FOLDER_VARIABLE}")
 
-    cache = pooch.create(
-        path=folder,
-        base_url="",
-        env=FOLDER_VARIABLE,
-        registry={source.file: f"sha256:{source.sha256}" for source in sources},
-        urls={source.file: source.url(host) for source in sources},
-    )
-    stored = {source: Path(cache.abspath) / source.file for source in sources}
-
+    folder = folder.absolute()
+    stored = {source: folder / source.file for source in sources}
     missing = []
     for source, file in stored.items():
         if not file.is_file() or pooch.file_hash(str(file)) != source.sha256:
             missing.append(source)
     if missing:
-        progress.message(f"downloading {', '.join(source.file for source in missing)} into {cache.abspath}")
+        progress.message(f"downloading {', '.join(source.file for source in missing)} into {folder}")
 
     # Its messages and warnings would stand between ours.
     logger = pooch.get_logger()
@@ -132,44 +122,44 @@ def fetch_sets(
     logger.setLevel(logging.ERROR)
     try:
         for number, source in enumerate(missing):
-            _download(cache, source, missing[number:], title)
+            url = source.url(host)
+            try:
+                # pooch writes to a temporary file that stays if the process is killed and only its owner may read.
+                with scratch_folder(folder) as scratch:
+                    file = Path(pooch.retrieve(url, f"sha256:{source.sha256}", source.file, scratch))
+                    write_file(folder / source.file, file.read_bytes())
+            except ValueError as error:  # pooch raises it for a wrong checksum
+                raise EvaluationError(
+                    f"{source.file}, downloaded from {url}, has a wrong checksum and was not kept: "
+                    "try again, or pass a folder of test sets"
+                ) from error
+            except (OSError, StorageError) as error:
+                raise _explain_failure(error, missing[number:], folder, title) from error
     finally:
         logger.setLevel(level)
     return tuple(stored.values())
 
 
-def _download(cache: Pooch, source: SetSource, missing: Sequence[SetSource], title: str) -> None:
-    import pooch
-
-    folder = Path(cache.abspath)
-    try:
-        # pooch writes to a temporary file that stays if the process is killed, and that only its owner may read.
-        with scratch_folder(folder) as scratch:
-            file = pooch.retrieve(cache.get_url(source.file), cache.registry[source.file], source.file, scratch)
-            write_file(folder / source.file, Path(file).read_bytes())
-    except ValueError as error:  # pooch raises it for a wrong checksum
-        raise EvaluationError(
-            f"{source.file}, downloaded from {cache.get_url(source.file)}, has a wrong checksum and was not kept: "
-            "try again, or pass a folder of test sets"
-        ) from error
-    except (OSError, StorageError) as error:
-        published = [
-            f"{other.path} (as {other.stored_as})" if other.stored_as else other.file
-            for other in missing
-            if other.repository == source.repository
-        ]
-        raise EvaluationError(
-            f"{title} are not in the cache and cannot be downloaded ({_reason(error)}): pass a folder of "
-            f"test sets, or copy {', '.join(published)} from "
-            f"github.com/{source.repository}, commit {source.commit[:8]}, to {cache.abspath}"
-        ) from error
+def _explain_failure(error: Exception, missing: Sequence[SetSource], folder: Path, title: str) -> EvaluationError:
+    """Return an error that says why the first of the missing files cannot be downloaded, and how to get them."""
+    first = missing[0]
+    published = [
+        f"{source.path} (as {source.stored_as})" if source.stored_as else source.file
+        for source in missing
+        if source.repository == first.repository
+    ]
+    return EvaluationError(
+        f"{title} are not in the cache and cannot be downloaded ({_reason(error)}): pass a folder of "
+        f"test sets, or copy {', '.join(published)} from "
+        f"github.com/{first.repository}, commit {first.commit[:8]}, to {folder}"
+    )
 
 
-def _reason(error: OSError | StorageError) -> str:
+def _reason(error: Exception) -> str:
     """Return a short reason for a failed download; the message of the library is a whole paragraph."""
-    if isinstance(error, StorageError):
-        return str(error)
     response = getattr(error, "response", None)
     if response is not None:
         return f"HTTP status {response.status_code}"
-    return error.strerror or type(error).__name__
+    if isinstance(error, StorageError):
+        return str(error)
+    return getattr(error, "strerror", None) or type(error).__name__

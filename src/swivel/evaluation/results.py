@@ -1,49 +1,122 @@
-"""Results on test sets, one class per kind of set, and the report with its tables."""
+"""The rules of evaluation, results on test sets, differences between two reports, and accuracy by frequency.
+
+Similarity is compared on the pairs that count in both reports; analogies on all questions or, with the rule `skip`, on
+those known to both. Both models are resampled together, item by item, so that items that are difficult for both do not
+blur the difference.
+
+The frequency of a question is the mean count of its four words. Buckets of frequency depend on the questions and counts
+only, not on the answers, so that the buckets of two models contain the same questions.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from swivel.config import FLAG, NATURAL, POSITIVE_INT, check_fields, config_field, one_of
+from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import EvaluationError
-from swivel.evaluation.bootstrap import Doubles, Interval, rank_correlation
-from swivel.evaluation.datasets import FourWords
-from swivel.evaluation.rules import EvaluationConfig
+from swivel.evaluation.bootstrap import (
+    DRAWS,
+    SEED,
+    Doubles,
+    Interval,
+    draw_correlations,
+    draw_share_differences,
+    percentile_interval,
+    rank_correlation,
+    share_interval,
+    two_sided_p,
+)
+from swivel.evaluation.datasets import HALVES, FourWords
 from swivel.runtime.notebook import draw_html
+from swivel.vectors.vectors import METHODS
 
 Flags = NDArray[np.bool_]
+Counts = Mapping[str, float] | Vocabulary
 Row = tuple[str, ...]
 TABLE_HEADER = ("set", "measure", "figure", "95 % interval", "known only", "all items", "known", "of", "coverage")
+DIFFERENCE_HEADER = ("set", "first", "second", "difference", "95 % interval", "p", "items")
 MIN_KNOWN = 10  # With fewer known items, an interval says nothing, and none is printed.
+AT_LEAST = 100  # questions in a bucket of frequency
+_STEPS = 8  # buckets per factor of ten, before buckets with too few questions are merged
+MEASURES = {"similarity": "rho", "analogies": "accuracy", "section": "accuracy"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationConfig:
+    """Rules for scoring data sets; the defaults are the paper's.
+
+    >>> EvaluationConfig(unknown="skip").unknown
+    'skip'
+    """
+
+    method: str = config_field("3cosadd", "how analogies are answered", one_of(*METHODS))
+    unknown: str = config_field(
+        "wrong",
+        "questions with an unknown word count as wrong (the paper's rule) or are skipped",
+        one_of("wrong", "skip"),
+    )
+    unknown_pairs: str = config_field(
+        "skip",
+        "pairs with an unknown word are skipped (the paper's rule), count with a cosine of zero, or use the mean "
+        "vector or a vector guessed from the spelling for the unknown word",
+        one_of("skip", "zero", "mean", "guess"),
+    )
+    top: int | None = config_field(None, "only the first N, most frequent words count as known", POSITIVE_INT)
+    lowercase: bool = config_field(True, "lower-case the words of the data sets", FLAG)
+    half: str | None = config_field(None, "use only one half of every data set", one_of(*HALVES))
+    draws: int = config_field(10_000, "bootstrap resamplings per interval; 0 for no intervals", NATURAL)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True)
 class SetResult:
-    """What the results of all kinds of sets have in common."""
+    """The result of a test set, or of a section of analogies; a figure is None if it is not defined."""
 
-    kind: ClassVar[str]
-    measure: ClassVar[str]
-
+    kind: str  # "similarity", "analogies" or "section"
     name: str
-    figure: float | None  # None if it is not defined
+    figure: float | None
     interval: Interval | None  # 95 %
     known: int  # items without an unknown word
     total: int
+    known_only: float | None  # figure over the known items only; None if unknown pairs have a cosine by the rules
+    all_items: float | None  # figure over all items: an unknown one is wrong, or has a cosine of 0
+    sections: tuple[SetResult, ...] = field(default=(), repr=False)
+    # In the order of the file: the cosine of a pair, 1 for a right question and 0 for a wrong one; NaN for an item that
+    # is skipped or not known.
+    values: Doubles = field(default_factory=lambda: np.empty(0), compare=False, repr=False)
+    # The scores of people for pairs.
+    scores: Doubles = field(default_factory=lambda: np.empty(0), compare=False, repr=False)
+    items: tuple[Any, ...] = field(default=(), compare=False, repr=False)
 
     @property
-    def known_only(self) -> float | None:
-        """Figure over the known items only; None if it is not defined."""
-        return self.figure
+    def measure(self) -> str:
+        """Spearman's "rho" of pairs, or "accuracy" of analogies."""
+        return MEASURES[self.kind]
 
     @property
-    def all_items(self) -> float | None:
-        """Figure over all items: an unknown one is wrong, or has a cosine of 0; None if no item is known."""
-        return self.figure
+    def is_right(self) -> Flags:
+        """Whether each question is right; an unknown one never is."""
+        return np.asarray(self.values == 1)
+
+    @property
+    def is_known(self) -> Flags:
+        """Whether the model knows all words of each question."""
+        return ~np.isnan(self.values)
+
+    @property
+    def correct(self) -> int:
+        """Number of right questions."""
+        return int(self.is_right.sum())
 
     def _repr_html_(self) -> str:
         return draw_html("Evaluation", TABLE_HEADER, [draw_row(self.name, self)])
@@ -51,106 +124,23 @@ class SetResult:
     def to_dict(self) -> dict[str, Any]:
         """Return a dictionary for JSON, without the items."""
         names = ("name", "kind", "measure", "figure", "interval", "known_only", "all_items", "known", "total")
-        interval = None if self.interval is None else list(self.interval)
-        return {name: getattr(self, name) for name in names} | {"interval": interval}
-
-
-@dataclass(frozen=True, slots=True)
-class SimilarityResult(SetResult):
-    """Spearman's rho; None if it is not defined (fewer than two pairs, or all values equal)."""
-
-    kind: ClassVar[str] = "similarity"
-    measure: ClassVar[str] = "rho"
-
-    # In the order of the file; the cosine of a skipped pair is NaN.
-    cosines: Doubles = field(compare=False, repr=False)
-    scores: Doubles = field(compare=False, repr=False)
-    items: tuple[tuple[str, str], ...] = field(compare=False, repr=False)
-
-    @property
-    def known_only(self) -> float | None:
-        """Rho over the known pairs; None if it is not defined, or if unknown pairs have a cosine by the rules."""
-        skipped = int(np.isnan(self.cosines).sum())
-        return self.figure if skipped == self.total - self.known else None
-
-    @property
-    def all_items(self) -> float | None:
-        """Rho over all pairs; a skipped pair has a cosine of 0."""
-        return rank_correlation(np.nan_to_num(self.cosines), self.scores) if self.known else None
-
-
-@dataclass(frozen=True, slots=True)
-class SectionResult(SetResult):
-    """Accuracy of the questions of one section; None if no question is known."""
-
-    kind: ClassVar[str] = "section"
-    measure: ClassVar[str] = "accuracy"
-
-    correct: int
-
-    @property
-    def known_only(self) -> float | None:
-        """Accuracy over the known questions."""
-        return self.correct / self.known if self.known else None
-
-    @property
-    def all_items(self) -> float | None:
-        """Accuracy over all questions; an unknown one is wrong."""
-        return self.correct / self.total if self.known else None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a dictionary for JSON."""
-        # Not super(), which does not work in a dataclass with slots.
-        return SetResult.to_dict(self) | {"correct": self.correct}
-
-
-@dataclass(frozen=True, slots=True)
-class AnalogyResult(SectionResult):
-    """Accuracy over all questions and by section; None if no question is known."""
-
-    kind: ClassVar[str] = "analogies"
-
-    sections: tuple[SectionResult, ...] = field(repr=False)
-    # In the order of the file. A question with an unknown word is never right.
-    is_right: Flags = field(compare=False, repr=False)
-    is_known: Flags = field(compare=False, repr=False)
-    items: tuple[FourWords, ...] = field(compare=False, repr=False)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a dictionary for JSON, without the questions."""
-        return SectionResult.to_dict(self) | {"sections": [section.to_dict() for section in self.sections]}
-
-
-@dataclass(frozen=True, slots=True)
-class CategoryResult(SetResult):
-    """Purity of the clusters; None if the known words have fewer than two categories."""
-
-    kind: ClassVar[str] = "categories"
-    measure: ClassVar[str] = "purity"
-
-    # In the order of the file. A word is right if its category is that of its cluster.
-    is_right: Flags = field(compare=False, repr=False)
-    is_known: Flags = field(compare=False, repr=False)
-    items: tuple[str, ...] = field(compare=False, repr=False)
-
-    @property
-    def all_items(self) -> float | None:
-        """Purity over all words; an unknown one is wrong."""
-        return None if self.figure is None else float(self.is_right.mean())
-
-
-Result = SimilarityResult | AnalogyResult | CategoryResult
+        values = {name: getattr(self, name) for name in names}
+        if self.measure == "accuracy":
+            values["correct"] = self.correct
+        if self.kind == "analogies":
+            values["sections"] = [section.to_dict() for section in self.sections]
+        return values
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """The results of all test sets, those of the paper first."""
 
-    results: tuple[Result, ...]
+    results: tuple[SetResult, ...]
     rules: EvaluationConfig
     left_out: tuple[str, ...] = ()
 
-    def __getitem__(self, name: str) -> Result:
+    def __getitem__(self, name: str) -> SetResult:
         """Return the result of the set with this name."""
         for result in self.results:
             if result.name == name:
@@ -170,7 +160,7 @@ class Report:
         rows = []
         for result in self.results:
             rows.append(draw_row(result.name, result))
-            if sections and isinstance(result, AnalogyResult):
+            if sections:
                 rows += [draw_row("  " + section.name, section) for section in result.sections]
         return rows
 
@@ -204,3 +194,170 @@ def draw_row(name: str, result: SetResult) -> Row:
     coverage = f"{result.known / max(result.total, 1):.1%}"
     figure = draw_figure(result.figure)
     return (name, result.measure, figure, interval, *rules, f"{result.known:,}", f"{result.total:,}", coverage)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Figures of two models on the same items, and the significance of first minus second; None if undefined."""
+
+    name: str
+    kind: str
+    first: float | None
+    second: float | None
+    difference: float | None
+    interval: Interval | None  # 95 % interval of the difference
+    p_value: float | None  # of a two-sided paired bootstrap test
+    items: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a dictionary for JSON."""
+        return asdict(self)
+
+
+def compare_reports(a: Report, b: Report, *, seed: int = SEED, draws: int = DRAWS) -> tuple[Difference, ...]:
+    """Compare the sets that two reports have in common, in the order of the first report.
+
+    Raises
+    ------
+    EvaluationError
+        If they have no set in common, or if a set has different items in the two reports.
+    """
+    others = {result.name: result for result in b.results}
+    common = [(result, others[result.name]) for result in a.results if result.name in others]
+    if not common:
+        raise EvaluationError(
+            f"the reports have no set in common: {', '.join(r.name for r in a.results)} and {', '.join(others)}"
+        )
+
+    # If one report counts unknown questions as wrong, both do: the items must be the same.
+    counts_unknown = "wrong" in (a.rules.unknown, b.rules.unknown)
+    return tuple(_compare(*pair, counts_unknown, draws, seed) for pair in common)
+
+
+def _compare(first: SetResult, second: SetResult, counts_unknown: bool, draws: int, seed: int) -> Difference:
+    is_same_set = first.kind == second.kind and first.items == second.items
+    if not is_same_set or not np.array_equal(first.scores, second.scores):
+        raise EvaluationError(f"{first.name}: the two reports have different items; evaluate both on the same set")
+
+    values = np.stack([first.values, second.values])
+    if first.kind == "analogies" and counts_unknown and first.known and second.known:
+        values = np.nan_to_num(values)
+    # Otherwise, an item that one model does not know says nothing about the difference.
+    is_in_both = ~np.isnan(values).any(axis=0)
+    one, other = values[:, is_in_both]
+
+    figures: tuple[float | None, float | None] = None, None
+    differences = np.empty(0)
+    if first.kind == "similarity":
+        scores = first.scores[is_in_both]
+        figures = rank_correlation(one, scores), rank_correlation(other, scores)
+        resampled = draw_correlations([one, other], scores, draws=draws, seed=seed)
+        differences = resampled[0] - resampled[1]
+    elif len(one):
+        figures = float(one.mean()), float(other.mean())
+        differences = draw_share_differences(one == 1, other == 1, draws=draws, seed=seed)
+
+    difference = interval = p_value = None
+    if figures[0] is not None and figures[1] is not None:
+        difference = figures[0] - figures[1]
+        interval = percentile_interval(differences)
+    if interval is not None:
+        p_value = two_sided_p(differences)
+    return Difference(first.name, first.kind, *figures, difference, interval, p_value, len(one))
+
+
+def tabulate_differences(differences: Iterable[Difference]) -> list[Row]:
+    """Return one row of text per set, with the columns of `DIFFERENCE_HEADER`."""
+    rows: list[Row] = []
+    for each in differences:
+        figures = (draw_figure(each.first), draw_figure(each.second))
+        difference = "-" if each.difference is None else f"{each.difference:+.3f}"
+        has_interval = each.items >= MIN_KNOWN and each.p_value is not None
+        interval = draw_interval(each.interval if has_interval else None)
+        p_value = f"{each.p_value:.4f}" if has_interval else "-"
+        rows.append((each.name, *figures, difference, interval, p_value, f"{each.items:,}"))
+    return rows
+
+
+class Point(NamedTuple):
+    """A bucket of questions as a point of a curve; questions with an unknown word count as wrong."""
+
+    x: float  # mean of the log10 frequencies of its questions
+    y: float  # their accuracy, or the difference of two accuracies
+    low: float  # 95 % interval of y
+    high: float
+    questions: int
+
+    @property
+    def verdict(self) -> int:
+        """Sign of a significant difference: 1 if the whole interval is above 0, -1 if it is below, else 0."""
+        return int(self.low > 0) - int(self.high < 0)
+
+
+def bucket_by_frequency(result: SetResult, counts: Counts, *, at_least: int = AT_LEAST) -> tuple[Point, ...]:
+    """Return the accuracy by frequency, rare to frequent, in buckets of `at_least` questions or more.
+
+    Questions with a word that has no count are left out. If fewer than `at_least` remain, there is no bucket.
+
+    >>> from swivel.evaluation import AnalogySet, summarize_answers
+    >>> questions = AnalogySet("q", (("a", "b", "c", "d"), ("e", "f", "g", "h")), ("s", "s"))
+    >>> result = summarize_answers(questions, np.array([True, False]), np.array([True, True]))
+    >>> counts = dict.fromkeys("abcd", 1000) | dict.fromkeys("efgh", 10)
+    >>> [(point.x, point.y) for point in bucket_by_frequency(result, counts, at_least=1)]
+    [(1.0, 0.0), (3.0, 1.0)]
+    """
+    return _make_points(result, None, counts, at_least)
+
+
+def compare_buckets(first: SetResult, second: SetResult, counts: Counts) -> tuple[Point, ...]:
+    """Return, in the same buckets, the accuracy of `first` minus that of `second`, with paired 95 % intervals."""
+    if first.items != second.items:
+        raise EvaluationError(f"{first.name} and {second.name} do not have the same questions in the same order")
+    return _make_points(first, second, counts, AT_LEAST)
+
+
+def _make_points(first: SetResult, second: SetResult | None, counts: Counts, at_least: int) -> tuple[Point, ...]:
+    """Merge steps of the scale from rare to frequent until each bucket is large enough; the rest joins the last one."""
+    logs = _log_frequencies(first.items, counts)
+    steps = np.floor(logs * _STEPS)
+    different = np.unique(steps[~np.isnan(steps)]).tolist()
+
+    # A step starts a new bucket once the current one has enough questions.
+    edges: list[float] = []
+    for step in different:
+        if not edges or ((steps >= edges[-1]) & (steps < step)).sum() >= at_least:
+            edges.append(step)
+
+    # A last bucket that is too small joins the one before.
+    if edges and (steps >= edges[-1]).sum() < at_least:
+        edges.pop()
+    if edges:
+        edges.append(different[-1] + 1)
+
+    points = []
+    for start, stop in pairwise(edges):
+        is_member = (steps >= start) & (steps < stop)
+        is_right = first.is_right[is_member]
+        figure = float(is_right.mean())
+        interval = share_interval(int(is_right.sum()), len(is_right))
+        if second is not None:
+            others = second.is_right[is_member]
+            figure -= float(others.mean())
+            interval = percentile_interval(draw_share_differences(is_right, others))
+
+        low, high = interval or (figure, figure)
+        points.append(Point(float(logs[is_member].mean()), figure, low, high, len(is_right)))
+    return tuple(points)
+
+
+def _log_frequencies(questions: tuple[FourWords, ...], counts: Counts) -> Doubles:
+    """Return the log10 of the mean count of each question's words; NaN if a word has no count."""
+    if isinstance(counts, Vocabulary):
+        counts = dict(zip(counts, counts.counts.tolist(), strict=True))
+    rows = [[counts.get(word, 0) for word in words] for words in questions]
+    table = np.array(rows, np.float64).reshape(-1, 4)
+
+    logs = np.full(len(table), np.nan)
+    has_counts = (table > 0).all(axis=1)
+    logs[has_counts] = np.log10(table[has_counts].mean(axis=1))
+    return logs

@@ -1,43 +1,44 @@
-"""Scores of vectors on test sets of similarity, analogies and categories.
+"""Scores of vectors on test sets of similarity and analogies.
 
 Similarity is Spearman's rank correlation of the cosines of pairs with human scores. An analogy, "a is to b as c is to
 ?", is answered by the best word of the whole vocabulary; the words of the question and vectors of zeros are never
-answers. For categories, the known words are clustered by k-means on unit vectors, with as many clusters as categories;
-each cluster is assigned its most frequent category, and purity is the fraction of words whose category is that of
-their cluster. `EvaluationConfig` has the rules for unknown words.
+answers. `EvaluationConfig` has the rules for unknown words.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from swivel.errors import ConfigError, EvaluationError, missing_extra
-from swivel.evaluation.analogy_search import answer_questions
-from swivel.evaluation.bootstrap import Interval, correlation_interval, rank_correlation, share_interval
-from swivel.evaluation.datasets import AnalogySet, CategorySet, SimilaritySet, TestSet, find_sets, split_set
-from swivel.evaluation.download import fetch_sets
-from swivel.evaluation.results import (
-    AnalogyResult,
-    CategoryResult,
-    Flags,
-    Report,
-    Result,
-    SectionResult,
-    SimilarityResult,
+from swivel.errors import ConfigError, EvaluationError
+from swivel.evaluation.bootstrap import (
+    Doubles,
+    draw_correlations,
+    percentile_interval,
+    rank_correlation,
+    share_interval,
 )
-from swivel.evaluation.rules import EvaluationConfig
+from swivel.evaluation.datasets import AnalogySet, SimilaritySet, TestSet, find_sets, split_set
+from swivel.evaluation.download import fetch_sets
+from swivel.evaluation.results import EvaluationConfig, Flags, Report, SetResult
+from swivel.runtime.estimates import check_libraries
+from swivel.runtime.parallel import run_in_chunks
 from swivel.runtime.progress import SILENT, Progress, track
 from swivel.runtime.progress_bars import choose_progress
+from swivel.runtime.resources import count_cores
 from swivel.vectors import Vectors
 from swivel.vectors.formats import as_vectors
-from swivel.vectors.search import scale_to_unit
+from swivel.vectors.search import EPSILON, scale_to_unit, shift_cosine
+
+_TILE = 1_024  # words per tile
+_TABLE = 1 << 24  # values in the tables of a tile (64 MiB); tiles are narrower if there are many words and pairs
+_MIN_CHUNK = 64  # questions of a thread
 
 
 def evaluate(
@@ -109,7 +110,7 @@ def read_sets(
 
 def score_sets(
     vectors: Vectors, sets: Sequence[TestSet], rules: EvaluationConfig, *, progress: Progress = SILENT
-) -> tuple[Result, ...]:
+) -> tuple[SetResult, ...]:
     """Evaluate vectors on given test sets; the rule `half` is ignored.
 
     Raises
@@ -134,15 +135,13 @@ def score_sets(
     return results
 
 
-def score_set(vectors: Vectors, test_set: TestSet, rules: EvaluationConfig, *, progress: Progress = SILENT) -> Result:
+def score_set(
+    vectors: Vectors, test_set: TestSet, rules: EvaluationConfig, *, progress: Progress = SILENT
+) -> SetResult:
     """Return the result of vectors on a test set of any kind."""
-    match test_set:
-        case SimilaritySet():
-            return score_similarity(vectors, test_set, rules)
-        case AnalogySet():
-            return score_analogies(vectors, test_set, rules, progress=progress)
-        case CategorySet():
-            return score_categories(vectors, test_set, rules)
+    if isinstance(test_set, SimilaritySet):
+        return score_similarity(vectors, test_set, rules)
+    return score_analogies(vectors, test_set, rules, progress=progress)
 
 
 def _count_known(vectors: Vectors, rules: EvaluationConfig) -> int:
@@ -160,7 +159,7 @@ def _find_ids(vectors: Vectors, words: tuple[str, ...], rules: EvaluationConfig)
     return [number if number < limit else -1 for number in numbers]
 
 
-def score_similarity(vectors: Vectors, pairs: SimilaritySet, rules: EvaluationConfig | None = None) -> SimilarityResult:
+def score_similarity(vectors: Vectors, pairs: SimilaritySet, rules: EvaluationConfig | None = None) -> SetResult:
     """Return the rank correlation between the cosines of the pairs and their human scores."""
     rules = rules or EvaluationConfig()
     ids = np.array([_find_ids(vectors, pair, rules) for pair in pairs.pairs], np.int64).reshape(-1, 2)
@@ -186,12 +185,12 @@ def score_similarity(vectors: Vectors, pairs: SimilaritySet, rules: EvaluationCo
 
 def summarize_pairs(
     pairs: SimilaritySet, cosines: ArrayLike, *, known: int | None = None, draws: int = EvaluationConfig().draws
-) -> SimilarityResult:
+) -> SetResult:
     """Return the result for given cosines, one per pair; NaN for a pair to skip.
 
     >>> pairs = SimilaritySet("p", (("a", "b"), ("a", "c"), ("b", "c")), (9, 5, 1))
-    >>> summarize_pairs(pairs, [0.5, 0.4, np.nan], draws=0)
-    SimilarityResult(name='p', figure=1.0, interval=None, known=2, total=3)
+    >>> summarize_pairs(pairs, [0.5, 0.4, np.nan], draws=0).figure
+    1.0
     """
     values = np.array(cosines, np.float64)
     scores = np.array(pairs.scores, np.float64)
@@ -199,18 +198,23 @@ def summarize_pairs(
     if known is None:
         known = int(is_counted.sum())
 
-    figure = interval = None
+    figure = interval = known_only = all_items = None
     if known:
         figure = rank_correlation(values[is_counted], scores[is_counted])
+        all_items = rank_correlation(np.nan_to_num(values), scores)
+    if is_counted.sum() == known:
+        known_only = figure
     if figure is not None:
-        interval = correlation_interval(values[is_counted], scores[is_counted], draws=draws)
+        resampled = draw_correlations([values[is_counted]], scores[is_counted], draws=draws)
+        interval = percentile_interval(resampled[0])
 
-    return SimilarityResult(pairs.name, figure, interval, known, pairs.size, values, scores, pairs.pairs)
+    figures = (figure, interval, known, pairs.size, known_only, all_items)
+    return SetResult("similarity", pairs.name, *figures, values=values, scores=scores, items=pairs.pairs)
 
 
 def score_analogies(
     vectors: Vectors, questions: AnalogySet, rules: EvaluationConfig | None = None, *, progress: Progress = SILENT
-) -> AnalogyResult:
+) -> SetResult:
     """Answer every question of a set and return the accuracies."""
     rules = rules or EvaluationConfig()
     ids = np.array([_find_ids(vectors, words, rules) for words in questions.questions], np.int64).reshape(-1, 4)
@@ -225,9 +229,69 @@ def score_analogies(
     return summarize_answers(questions, is_right, is_known, rules)
 
 
+def answer_questions(
+    vectors: Vectors,
+    questions: NDArray[np.int64],
+    method: str = "3cosadd",
+    *,
+    top: int | None = None,
+    advance: Callable[[float], None] = lambda _: None,
+) -> NDArray[np.int64]:
+    """Return the id of the best answer to each question, ids of (a, b, c); ties by id, -1 if there is no answer.
+
+    The words of a question and vectors of zeros are never answers, nor are words after the first `top`. `advance` is
+    called with the number of questions completed since the last call, a fraction.
+    """
+    check_libraries("answering questions")
+    from swivel.vectors.vector_kernels import keep_answers
+
+    # A test set asks many questions about few words and few pairs (a, b). For a tile of the vocabulary, the cosines
+    # with those words are one matrix product, and the contribution of a and b is computed once per pair; a question
+    # then only adds two rows (for 3CosMul, multiplies them).
+    words, places = np.unique(questions, return_inverse=True)
+    a, b, third_of = places.reshape(-1, 3).T
+    # A pair (a, b) is encoded as the number a * n + b to find the different pairs.
+    pairs, pair_of = np.unique(a * len(words) + b, return_inverse=True)
+    firsts, seconds = np.divmod(pairs, max(len(words), 1))
+    parts_of = np.column_stack([third_of, pair_of])
+
+    best = np.full(len(questions), -np.inf, np.float32)
+    answers = np.full(len(questions), -1, np.int64)
+    known = vectors.unit_vectors[words]
+    size = len(vectors) if top is None else min(top, len(vectors))
+    width = min(_TILE, max(1, _TABLE // max(len(words) + len(pairs), 1)))
+    threads = count_cores()
+    chunk = max(-(-len(questions) // threads), _MIN_CHUNK)
+
+    for first in range(0, size, width):
+        tile = slice(first, min(first + width, size))
+        thirds = known @ vectors.unit_vectors[tile].T
+        if method == "3cosmul":
+            thirds = np.maximum(shift_cosine(thirds), 0)  # Rounding may give a negative value.
+            of_pairs = thirds[seconds] / (thirds[firsts] + EPSILON)
+        else:
+            of_pairs = thirds[seconds] - thirds[firsts]
+        zeros = np.flatnonzero(vectors.is_zero[tile])
+        thirds[:, zeros] = -np.inf  # Vectors of zeros are never answers.
+        of_pairs[:, zeros] = 1
+
+        # Threads answer different questions, so they write to different elements of `best` and `answers`.
+        tables = (thirds, of_pairs, thirds.max(axis=1), of_pairs.max(axis=1))
+        keep = partial(keep_answers, *tables, method == "3cosmul", first)
+        run_in_chunks(
+            lambda part, keep=keep: keep(questions[part], parts_of[part], best[part], answers[part]),  # type: ignore[misc]
+            len(questions),
+            rows=chunk,
+            threads=threads,
+        )
+        advance(len(questions) * (tile.stop - first) / size)
+
+    return answers
+
+
 def summarize_answers(
     questions: AnalogySet, is_right: Flags, is_known: Flags, rules: EvaluationConfig | None = None
-) -> AnalogyResult:
+) -> SetResult:
     """Return the accuracies of given answers; both arrays have the order of the file.
 
     >>> questions = AnalogySet("q", (("a", "b", "c", "d"), ("a", "b", "e", "f")), ("section", "section"))
@@ -235,71 +299,24 @@ def summarize_answers(
     0.5
     """
     rules = rules or EvaluationConfig()
+    values = np.where(is_known, is_right, np.nan)
     section_of = np.array(questions.sections, object)
+    sections = [_tally("section", name, values[section_of == name], rules) for name in dict.fromkeys(section_of)]
 
-    sections = []
-    for name in dict.fromkeys(questions.sections):
-        is_member = section_of == name
-        sections.append(SectionResult(name, *_tally(is_right[is_member], is_known[is_member], rules)))
-
-    summary = _tally(is_right, is_known, rules)
-    return AnalogyResult(questions.name, *summary, tuple(sections), is_right, is_known, questions.questions)
+    result = _tally("analogies", questions.name, values, rules)
+    return dataclasses.replace(result, sections=tuple(sections), items=questions.questions)
 
 
-def _tally(
-    is_right: Flags, is_known: Flags, rules: EvaluationConfig
-) -> tuple[float | None, Interval | None, int, int, int]:
-    """Return the accuracy, its interval, and the numbers of known, of all and of correctly answered questions."""
-    correct = int(is_right.sum())
-    known = int(is_known.sum())
-    total = len(is_right)
+def _tally(kind: str, name: str, values: Doubles, rules: EvaluationConfig) -> SetResult:
+    """Return the result of items that are right (1), wrong (0) or not known (NaN)."""
+    correct = int(np.nansum(values))
+    known = int((~np.isnan(values)).sum())
+    total = len(values)
     if known == 0:  # None and not 0 %: no question was asked.
-        return None, None, 0, total, 0
+        return SetResult(kind, name, None, None, 0, total, None, None, values=values)
 
     # The paper counts a question with an unknown word as wrong: a small vocabulary is no advantage.
     counted = total if rules.unknown == "wrong" else known
-    return correct / counted, share_interval(correct, counted, draws=rules.draws), known, total, correct
-
-
-def score_categories(vectors: Vectors, words: CategorySet, rules: EvaluationConfig | None = None) -> CategoryResult:
-    """Cluster the known words of a set and return the purity of the clusters."""
-    rules = rules or EvaluationConfig()
-    ids = np.array(_find_ids(vectors, words.items, rules), np.int64)
-    is_known = ids >= 0
-    is_right = np.zeros(len(ids), bool)
-    known = int(is_known.sum())
-    names, categories = np.unique(np.array(words.categories)[is_known], return_inverse=True)
-
-    figure = interval = None
-    if len(names) > 1:
-        clusters = _cluster(vectors.unit_vectors[ids[is_known]].astype(np.float64), len(names))
-        is_right[is_known] = _lie_in_own_cluster(clusters, categories)
-        correct = int(is_right.sum())
-        figure = correct / known
-        interval = share_interval(correct, known, draws=rules.draws)
-
-    return CategoryResult(words.name, figure, interval, known, len(ids), is_right, is_known, words.items)
-
-
-def _cluster(unit: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    """Return the cluster of each vector, from k-means with a fixed seed."""
-    try:
-        from sklearn.cluster import KMeans
-    except ImportError as error:
-        raise missing_extra("sets of categories", "scikit-learn", "evaluate") from error
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Equal vectors may leave a cluster empty, which does not affect purity.
-        return np.asarray(KMeans(count, n_init=10, random_state=1).fit_predict(unit), np.int64)
-
-
-def _lie_in_own_cluster(clusters: NDArray[np.int64], categories: NDArray[np.intp]) -> Flags:
-    """Return whether the category of each item is the most frequent of its cluster; of ties the first one.
-
-    >>> _lie_in_own_cluster(np.array([0, 0, 0, 1]), np.array([1, 1, 0, 0])).tolist()
-    [True, True, False, True]
-    """
-    # Of equally frequent categories `argmax` returns the first one.
-    table = np.zeros((clusters.max() + 1, categories.max() + 1), np.int64)
-    np.add.at(table, (clusters, categories), 1)
-    return np.asarray(table.argmax(axis=1)[clusters] == categories)
+    interval = share_interval(correct, counted, draws=rules.draws)
+    shares = (correct / known, correct / total)
+    return SetResult(kind, name, correct / counted, interval, known, total, *shares, values=values)

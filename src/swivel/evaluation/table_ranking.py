@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.errors import ConfigError
-from swivel.vectors.column_ranking import drop_zeros
 from swivel.vectors.search import best_of_each
 
 if TYPE_CHECKING:
@@ -38,6 +37,15 @@ class RankingReport:
     def to_dict(self) -> dict[str, Any]:
         """Return all values but those of single rows."""
         return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "per_row"}
+
+
+def drop_zeros(counts: Any) -> scipy.sparse.csr_array:
+    """Return a sparse matrix as a new csr array without explicit zeros, which are not observed cells."""
+    import scipy.sparse  # here, because it takes memory that most evaluations do not need
+
+    table = scipy.sparse.csr_array(counts, copy=True)
+    table.eliminate_zeros()
+    return table
 
 
 def evaluate_ranking(scores: Scores, held_out: Any, seen: Any, *, k: int = 20) -> RankingReport:
@@ -81,6 +89,7 @@ def evaluate_ranking(scores: Scores, held_out: Any, seen: Any, *, k: int = 20) -
     k = min(k, held_out.shape[1])
     tiers = _popularity_tiers(held_out, seen)
     hits_of_tier = np.zeros(len(POPULARITY))
+    no_biases = np.zeros(held_out.shape[1], np.float32)
     per_row = []
 
     # In chunks: all scores together would be as large as the dense table.
@@ -89,7 +98,7 @@ def evaluate_ranking(scores: Scores, held_out: Any, seen: Any, *, k: int = 20) -
         chunk = rows[start : start + size]
         table = np.array(scores(chunk), np.float32)
         table[seen[chunk].tocoo().coords] = -np.inf
-        top, _ = best_of_each(table, k)
+        top, _ = best_of_each(table, no_biases, k)
         relevant = held_out[chunk].toarray() > 0
         hits = np.take_along_axis(relevant, top, axis=1) & (top >= 0)  # -1: the row has seen all other columns
         per_row.append(_measure_rows(hits, relevant.sum(axis=1)))
@@ -133,7 +142,7 @@ def split_table(
     They are random cells, with `by="row"` all cells of random rows, with `by="time"` the latest cells; `times` is a
     sparse matrix of the same shape.
     """
-    import scipy.sparse  # here, because it takes memory that most evaluations do not need
+    import scipy.sparse
 
     cells = scipy.sparse.coo_array(counts)
     if not 0 < share < 1:

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from swivel.errors import EvaluationError, clear_errors, missing_extra
+from swivel.errors import EvaluationError, missing_extra
 from swivel.evaluation.bootstrap import rank_correlation
-from swivel.evaluation.datasets import CategorySet, Line, SimilaritySet, list_set_files
+from swivel.evaluation.datasets import Line, SimilaritySet, list_set_files, read_lines
 from swivel.evaluation.download import TEXT_SOURCES, fetch_sets
 from swivel.evaluation.results import draw_figure
 from swivel.runtime.notebook import draw_html
@@ -39,6 +39,20 @@ _INVERSE_PENALTY = 0.01
 _USUAL_TEXTS = 3_000
 _MAX_STEPS = 100
 _EXPECTED = "expected score, text and text, separated by tabs, or label and text, separated by a tab or a space"
+
+
+@dataclass(frozen=True, slots=True)
+class CategorySet:
+    """Texts, and the category that people assigned to each of them."""
+
+    name: str
+    items: tuple[str, ...]
+    categories: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of texts."""
+        return len(self.items)
 
 
 TextSet = SimilaritySet | CategorySet
@@ -149,15 +163,7 @@ def read_text_sets(source: str | Path | Iterable[str | Path]) -> tuple[TextSet, 
 
 
 def _read_text_set(path: Path) -> TextSet:
-    with clear_errors(path, EvaluationError):
-        data = path.read_bytes()
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = data.decode("latin-1")  # as some published sets
-
-    # Only line ends are removed: the text of a pair may be empty.
-    lines = [Line(path, number, line.strip("\r")) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    lines = read_lines(path, may_be_latin=True)
     if not lines:
         raise EvaluationError(f"{path}: the file is empty; {_EXPECTED}")
     if lines[0].text.count("\t") >= 2:

@@ -20,9 +20,9 @@ from swivel.errors import ConfigError
 from swivel.explorer.spelling import Speller
 from swivel.runtime.control_characters import escape_controls
 from swivel.vectors import Vectors, VectorTable, combine_vectors
+from swivel.vectors.folder import find_matrix
 from swivel.vectors.formats import find_vectors, open_vectors
 from swivel.vectors.projection import weigh_labels
-from swivel.vectors.trained_matrix import find_matrix
 
 _EXAMPLE_RANKS = (100, 200, 300, 500, 800, 1_200, 1_800, 2_700)  # The most telling word between two of them is shown.
 _EXPRESSIONS = ("king - man + woman", "paris - france + italy", "larger - large + small", "music + film")

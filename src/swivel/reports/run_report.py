@@ -265,7 +265,7 @@ def _write_evaluation(run: RunSummary) -> Iterator[str]:
     rows = []
     for section in (*(each for each in run.analogies.sections if each.known), run.analogies):
         name = "all" if section is run.analogies else section.name
-        rows.append((name, f"{section.correct / section.known:.0%}", f"{section.known:,}", f"{section.total:,}"))
+        rows.append((name, f"{section.known_only:.0%}", f"{section.known:,}", f"{section.total:,}"))
     yield write_table(("analogies", "right", "known", "of"), rows)
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from swivel.config import TrainConfig, recorded_config
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix
-from swivel.evaluation import AnalogyResult, EvaluationConfig, read_bundled, score_analogies
+from swivel.evaluation import EvaluationConfig, SetResult, read_bundled, score_analogies
 from swivel.reports.plots import FitBucket, NormBucket, Norms
 from swivel.training.objective import Objective, column_offsets, observed_losses, observed_targets, row_offsets
 from swivel.vectors import Neighbor, Vectors, VectorTable
@@ -67,7 +67,7 @@ class RunSummary:
     fit: tuple[FitBucket, ...]
     asked: tuple[Asked, ...]
     map: tuple[list[str], NDArray[np.float32]]  # words, and their coordinates (n, 2)
-    analogies: AnalogyResult
+    analogies: SetResult
     seconds: Mapping[str, float]
 
     @property

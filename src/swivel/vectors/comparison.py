@@ -200,32 +200,25 @@ def _rank_words(
     cosines: Doubles,
     overlaps: Doubles,
     baseline_cosines: Doubles | None,
-) -> Iterator[Word]:
-    """Yield the words by descending `rank_z`; `baseline_cosines` are those of two trainings on one text."""
+) -> list[Word]:
+    """Return the words by descending `rank_z`; `baseline_cosines` are those of two trainings on one text."""
     before = models[0].vocabulary
     after = models[1].vocabulary
     angles = _to_angles(cosines)  # in the order of frequency
     usual, spread = running_middle(angles)
     rank_z = (usual - angles) / spread
 
+    same_text: list[float | None] = [None] * len(cosines)
+    moved_z: list[float | None] = [None] * len(cosines)
     if baseline_cosines is not None:
         same_usual, same_spread = running_middle(_to_angles(baseline_cosines))
-        moved_z = (same_usual - angles) / same_spread
+        same_text = np.tanh(same_usual).tolist()
+        moved_z = ((same_usual - angles) / same_spread).tolist()
 
-    for n in np.argsort(-rank_z, kind="stable").tolist():
-        yield Word(
-            word=before.tokens[n],
-            count_before=int(before.counts[n]),
-            count_after=int(after.counts[n]),
-            cosine=float(cosines[n]),
-            usual=float(np.tanh(usual[n])),
-            rank_z=float(rank_z[n]),
-            same_text=None if baseline_cosines is None else float(np.tanh(same_usual[n])),
-            moved_z=None if baseline_cosines is None else float(moved_z[n]),
-            overlap=float(overlaps[n]),
-            before=neighbors[0][n],
-            after=neighbors[1][n],
-        )
+    arrays = (before.counts, after.counts, cosines, np.tanh(usual), rank_z)
+    columns = (before.tokens, *(array.tolist() for array in arrays), same_text, moved_z, overlaps.tolist())
+    words = list(map(Word, *columns, *neighbors[:2]))
+    return [words[n] for n in np.argsort(-rank_z, kind="stable").tolist()]
 
 
 def _choose_words(models: Sequence[Vectors], config: CompareConfig) -> list[str]:

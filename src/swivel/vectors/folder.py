@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.errors import ConfigError, DamagedFolder, VocabularyError, clear_errors
+from swivel.errors import ConfigError, DamagedFolder, StorageError, VocabularyError, clear_errors
 from swivel.runtime.control_characters import escape_controls
 from swivel.storage.checksums import digest_array
 from swivel.storage.files import FolderWriter
@@ -26,6 +27,7 @@ from swivel.vectors.subwords import Subwords
 from swivel.vectors.vector_table import VectorTable
 
 if TYPE_CHECKING:
+    from swivel.counts import Matrix
     from swivel.vectors.vectors import Vectors
 
 STAGE = "vectors"
@@ -177,8 +179,23 @@ def _map_tensors(file: Path) -> Mapping[str, Floats]:
         not_float32 = [name for name, values in tensors.matrices.items() if values.dtype != np.float32]
         unexpected = [*tensors.others, *not_float32]
         if unexpected:
-            raise ValueError(f"{escape_controls(unexpected[0])} is not one")
+            raise ValueError(f"{escape_controls(str(unexpected[0]))} is not one")
     except ValueError as error:
         raise DamagedFolder(f"{file}: not a safetensors file of float32 matrices ({error}); {REMEDY}") from error
 
     return tensors.matrices
+
+
+def find_matrix(vectors: Vectors) -> Matrix | None:
+    """Return the matrix in the folder `matrix` beside that of the vectors if they were trained on it, else None."""
+    from swivel.counts import open_matrix
+
+    if vectors.path is None:
+        return None
+    with suppress(StorageError):
+        matrix = open_matrix(vectors.path.parent / "matrix")
+        # By its fingerprint: another run may have replaced it since, or have the same labels. Rows that `extend` added
+        # are in no matrix.
+        if matrix.fingerprint == vectors.facts.get("matrix") and matrix.rows.tokens == vectors.vocabulary.tokens:
+            return matrix
+    return None

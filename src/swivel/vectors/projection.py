@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from swivel.runtime.resources import count_cores
 from swivel.vectors.combine import find_main_axes
-from swivel.vectors.search import Floats
+from swivel.vectors.search import Floats, one_blas_thread
 from swivel.vectors.vectors import Vectors
 
 Show = Callable[[Floats], None]  # receives a draft of the coordinates
@@ -105,42 +104,38 @@ def compute_umap(components: Floats, show: Show | None = None) -> Floats:
     return points
 
 
-def find_neighbors(values: Floats, count: int) -> tuple[NDArray[np.int32], Floats]:
+def find_neighbors(values: Floats, count: int) -> tuple[NDArray[np.intp], Floats]:
     """Return the ids of the vectors nearest to each vector by Euclidean distance, nearest first, and the distances.
 
     >>> ids, distances = find_neighbors(np.array([[0, 0], [3, 4], [0, 1]], np.float32), 1)
     >>> ids.tolist(), distances.tolist()
     ([[2], [2], [0]], [[1.0], [4.242640495300293], [1.0]])
     """
-    from swivel.vectors.umap_kernels import keep_nearest
+    from swivel.vectors.vector_kernels import keep_best
 
-    # |x - y|^2 = |x|^2 - 2 (x . y - |y|^2 / 2): the nearest y has the largest product [x, 1] . [y, -|y|^2 / 2].
-    halves = (values * values).sum(axis=1, dtype=np.float32) / 2
-    rows = np.column_stack([values, -halves])
-    queries = np.column_stack([values, np.ones_like(halves)])
-
-    ids = np.zeros((len(values), count), np.int32)
+    # |x - y|^2 = |x|^2 - 2 (x . y - |y|^2 / 2): the nearest y has the largest x . y - |y|^2 / 2.
+    biases = -(values * values).sum(axis=1, dtype=np.float32) / 2
+    ids = np.zeros((len(values), count), np.intp)
     best = np.full((len(values), count), -np.inf, np.float32)
     distances = np.empty((len(values), count), np.float32)
 
     def search(start: int) -> None:
         piece = slice(start, start + _QUERIES)
         for first in range(0, len(values), _ROWS):
-            keep_nearest(queries[piece] @ rows[first : first + _ROWS].T, start, first, ids[piece], best[piece])
+            rows = slice(first, first + _ROWS)
+            scores = values[piece] @ values[rows].T
+            own = np.arange(max(start, first), min(start + _QUERIES, first + _ROWS, len(values)))
+            scores[own - start, own - first] = -np.inf  # No vector is its own neighbor.
+            keep_best(scores, biases[rows], first, ids[piece], best[piece])
         distances[piece] = np.linalg.norm(values[piece, None] - values[ids[piece]], axis=2)  # exact also near 0
 
     # A thread takes queries of its own: threads that share a product wait for each other on busy cores.
-    single: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
-    with contextlib.suppress(ImportError):  # It comes with scikit-learn; only large maps, which need that, are slower.
-        from threadpoolctl import threadpool_limits
-
-        single = threadpool_limits(1, "blas")
-    with single, ThreadPoolExecutor(count_cores()) as pool:
+    with one_blas_thread(), ThreadPoolExecutor(count_cores()) as pool:
         list(pool.map(search, range(0, len(values), _QUERIES)))
     return ids, distances
 
 
-def connect_neighbors(ids: NDArray[np.int32], distances: Floats) -> Any:
+def connect_neighbors(ids: NDArray[np.intp], distances: Floats) -> Any:
     """Return the graph of UMAP, a symmetric sparse matrix."""
     # An edge has the weight p + q - pq, where p and q are the weights that its ends give to each other.
     from scipy.sparse import csr_array
@@ -178,7 +173,7 @@ def _weigh_neighbors(distances: NDArray[np.float64]) -> Floats:
 
 def improve_layout(graph: Any, start: Floats, epochs: int) -> Iterator[Floats]:
     """Yield the coordinates after each epoch, from the coordinates `start`; the array is reused."""
-    from swivel.vectors.umap_kernels import move_points
+    from swivel.vectors.vector_kernels import move_points
 
     edges = (graph.indptr.astype(np.int64), graph.indices.astype(np.int32), graph.data / graph.data.max())
     curve = (np.float32(CURVE[0]), np.float32(CURVE[1]))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from swivel.errors import ConfigError
-from swivel.runtime.estimates import check_memory
+from swivel.runtime.estimates import check_libraries, check_memory
 from swivel.runtime.parallel import run_in_chunks
 from swivel.runtime.resources import count_cores
 
@@ -19,8 +22,10 @@ LABEL_BYTES = 150  # memory of a label in a vocabulary, with its entries in dict
 EPSILON = np.float32(0.001)
 _CHUNK_ROWS = 16_384
 _GROUP_SIZE = 256  # scores per group; only the highest of each group is compared first
-_MAX_SCORES = 1 << 25  # of a batch of queries: 128 MiB
+_MAX_SCORES = 1 << 23  # of a batch of queries: 32 MiB; more take longer, because they leave the caches
 _MIN_QUERIES = 16
+_MANY_QUERIES = 256  # Fewer are not worth a change of the threads of BLAS.
+_MAX_INSERTED = 1_000  # Inserting into longer lists takes longer than sorting.
 
 
 def scale_to_unit(array: Floats) -> Floats:
@@ -83,41 +88,78 @@ def best_ids(scores: Floats, count: int) -> NDArray[np.intp]:
     return best
 
 
-def best_of_each(scores: Floats, count: int) -> tuple[NDArray[np.intp], Floats]:
-    """Return `best_ids` of each row and their scores, of shape (rows, count); -1 and -inf where fewer are left.
+def best_of_each(scores: Floats, biases: Floats, count: int) -> tuple[NDArray[np.intp], Floats]:
+    """Return ids and scores of the `count` highest scores + biases of each row, as `best_ids` orders them.
 
-    >>> best_of_each(np.array([[1, 5, 3], [4, 2, -np.inf]], np.float32), 3)[0].tolist()
+    Both have the shape (rows, count); they are -1 and -inf where fewer are left.
+
+    >>> scores = np.array([[1, 5, 3], [4, 2, -np.inf]], np.float32)
+    >>> best_of_each(scores, np.zeros(3, np.float32), 3)[0].tolist()
     [[1, 2, 0], [0, 1, -1]]
     """
+    check_libraries("searching")
+    from swivel.vectors.vector_kernels import keep_best
+
     ids = np.full((len(scores), count), -1, np.intp)
     best = np.full((len(scores), count), -np.inf, np.float32)
-    for row, line in enumerate(scores):
-        places = best_ids(line, count)
-        ids[row, : len(places)] = places
-        best[row, : len(places)] = line[places]
+
+    def search(rows: slice) -> None:
+        if count <= _MAX_INSERTED:
+            keep_best(scores[rows], biases, 0, ids[rows], best[rows])
+            return
+        for row in range(rows.start, rows.stop):
+            line = scores[row] + biases
+            places = best_ids(line, count)
+            ids[row, : len(places)] = places
+            best[row, : len(places)] = line[places]
+
+    threads = count_cores()
+    run_in_chunks(search, len(scores), rows=max(-(-len(scores) // threads), 1), threads=threads)
     return ids, best
 
 
-def best_rows(
-    unit: Floats, queries: Floats, count: int, *, excluded: Sequence[Sequence[int]], is_zero: NDArray[np.bool_]
-) -> tuple[NDArray[np.intp], Floats]:
-    """Return ids and scores of the rows with the highest dot product with each query, as `best_of_each` does.
+@contextlib.contextmanager
+def one_blas_thread(is_wanted: bool = True) -> Iterator[bool]:
+    """Let products use one thread, and yield whether they do: only if threadpoolctl, part of scikit-learn, is there."""
+    # Threads that share a product wait for each other on busy cores.
+    limits: Any = None
+    if is_wanted:
+        with contextlib.suppress(ImportError):
+            import threadpoolctl
 
-    Rows marked by `is_zero`, and for each query the rows in `excluded`, are left out.
+            limits = threadpoolctl.threadpool_limits
+    with limits(1, "blas") if limits else contextlib.nullcontext():
+        yield limits is not None
+
+
+def _multiply(queries: Floats, rows: Floats, scores: Floats, part: slice) -> None:
+    np.matmul(queries[part], rows.T, out=scores[part])
+
+
+def best_rows(
+    rows: Floats, queries: Floats, count: int, *, biases: Floats, excluded: Iterable[Sequence[int] | NDArray[Any]]
+) -> tuple[NDArray[np.intp], Floats]:
+    """Return ids and scores of the rows with the highest dot product with each query + bias, as `best_of_each` does.
+
+    Rows with the bias -inf, and for each query the rows in `excluded`, are left out.
     """
-    zeros = np.flatnonzero(is_zero)
     # The scores of a batch bound the memory. With too few queries in it, a product only waits for the table.
-    batch = max(_MAX_SCORES // max(len(unit), 1), _MIN_QUERIES)
-    buffer = np.empty((min(batch, len(queries)), len(unit)), np.float32)
-    parts = [best_of_each(buffer[:0], count)]
+    batch = max(_MAX_SCORES // max(len(rows), 1), _MIN_QUERIES)
+    buffer = np.empty((min(batch, len(queries)), len(rows)), np.float32)
+    parts = [best_of_each(buffer[:0], biases, count)]
+    remaining = iter(excluded)
+    threads = count_cores()
 
     for start in range(0, len(queries), batch):
         piece = queries[start : start + batch]
-        scores = np.matmul(piece, unit.T, out=buffer[: len(piece)])
-        scores[:, zeros] = -np.inf
-        for line, rows in zip(scores, excluded[start : start + batch], strict=True):
-            line[np.asarray(rows, np.intp)] = -np.inf
-        parts.append(best_of_each(scores, count))
+        scores = buffer[: len(piece)]
+        with one_blas_thread(len(queries) >= _MANY_QUERIES) as is_limited:
+            chunk = -(-len(piece) // threads) if is_limited else len(piece)
+            multiply = partial(_multiply, piece, rows, scores)
+            run_in_chunks(multiply, len(piece), rows=chunk, threads=threads)
+        for line, left_out in zip(scores, remaining, strict=False):
+            line[np.asarray(left_out, np.intp)] = -np.inf
+        parts.append(best_of_each(scores, biases, count))
 
     ids, best = zip(*parts, strict=True)
     return np.concatenate(ids), np.concatenate(best)

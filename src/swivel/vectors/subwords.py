@@ -6,6 +6,12 @@ minimize the squared error of the guesses for the trained words (scaled to lengt
 count / (count + 50), plus a penalty of |z|^2: a ridge regression, solved by conjugate gradients.
 
 The longer a guess, the higher its expected cosine: the penalty shortens predictions for which there is little evidence.
+
+`Guesser` corrects the guesses of n-grams. They say what words with the same stem or ending have in common. What they
+miss for `computable` they probably miss for `uncomputable`, too. The guess is therefore
+g + sum_k s_k^3 r_k / (0.1 + sum_k s_k^3): g is the guess of the n-grams, k are the known words whose n-grams are most
+similar, r_k is the vector of such a word minus the guess of its n-grams, and s_k is the cosine of the two words'
+n-grams, weighted by inverse document frequency.
 """
 
 from __future__ import annotations
@@ -25,6 +31,7 @@ from swivel.vectors.combine import has_cuda
 from swivel.vectors.search import Floats, scale_and_measure
 
 if TYPE_CHECKING:
+    import scipy.sparse
     import torch
 
     from swivel.vectors.vectors import Vectors
@@ -33,7 +40,6 @@ MIN_WORDS = 1_000  # Fewer words do not say what an n-gram means.
 MIN_N = 3
 MAX_N = 6
 MAX_NGRAMS = 1 << 17
-_MAX_INT32 = (1 << 31) - 1
 _MIN_NGRAM_WORDS = 2  # An n-gram of a single word says nothing about other words.
 _PENALTY = 0.3
 _HALF_COUNT = 50  # words with this count have half the weight of very frequent ones
@@ -51,6 +57,13 @@ _INDEX_BYTES = 8
 _NGRAM_ARRAYS = 6
 _WORD_ARRAYS = 4
 _MIN_REPEATS = 6  # mean number of occurrences of a chosen n-gram: 7 with 5,000 English words, 10 with 27,000
+# Chosen on half of the words that were left out of a training on 16 MB of text (experiments/notes.md).
+_NEIGHBORS = 4
+_POWER = 3
+_DOUBT = 0.1
+_MAX_WORDS = 200  # N-grams of more words, such as "ing>", say little and would take most of the time.
+_CHUNK_WORDS = 4_096
+_BYTES_PER_NGRAM = 64  # of each word, while the index is made. Measured: 58 with 98,304 English words
 
 
 class Guess(NamedTuple):
@@ -237,26 +250,22 @@ class NgramIndex(NamedTuple):
 
 def index_ngrams(words: Sequence[str]) -> NgramIndex:
     """Return the index of the most frequent n-grams of some words."""
+    import scipy.sparse
+
     hashes, starts = hash_ngrams(words, MIN_N, MAX_N)
     sizes = np.diff(starts)
-    owners = np.repeat(np.arange(len(words), dtype=np.int32), sizes)
-
-    ngrams = _choose_ngrams(hashes, owners)
+    ngrams = _choose_ngrams(hashes, np.repeat(np.arange(len(words), dtype=np.int32), sizes))
     numbers = find_sorted(ngrams, hashes).astype(np.int32)
     is_chosen = numbers >= 0
-    numbers = numbers[is_chosen]
-    order = np.argsort(numbers, kind="stable")
+    chosen = numbers[is_chosen]
 
-    # Numbers have the dtype of the offsets, because torch wants the same.
-    kind = np.int32 if len(numbers) <= _MAX_INT32 else np.int64
-    return NgramIndex(
-        ngrams,
-        numbers.astype(kind, copy=False),
-        np.concatenate([[0], np.cumsum(is_chosen)])[starts].astype(kind),
-        owners[is_chosen][order].astype(kind, copy=False),
-        np.searchsorted(numbers[order], np.arange(len(ngrams) + 1)).astype(kind),
-        np.asarray(1 / np.sqrt(np.maximum(sizes, 1)), np.float32),
-    )
+    # SciPy gives numbers and starts one dtype, which torch needs, too.
+    word_starts = np.concatenate([[0], np.cumsum(is_chosen)])[starts]
+    shape = len(words), len(ngrams)
+    by_word = scipy.sparse.csr_array((np.ones(len(chosen), np.int8), chosen, word_starts), shape=shape)
+    by_ngram = by_word.tocsc()
+    scales = np.asarray(1 / np.sqrt(np.maximum(sizes, 1)), np.float32)
+    return NgramIndex(ngrams, by_word.indices, by_word.indptr, by_ngram.indices, by_ngram.indptr, scales)
 
 
 def estimate_memory(words: Sequence[str], dim: int) -> tuple[int, int]:
@@ -352,3 +361,105 @@ def _solve(index: NgramIndex, targets: Floats, weights: Floats, device: str) -> 
 
     guesses = sum_ngrams(table).mul_(scale)
     return np.asarray(table.cpu().numpy()), np.asarray(guesses.cpu().numpy())
+
+
+class Guesser:
+    """Guesses the vectors of words from their spelling, that of known words, and n-grams fitted to these."""
+
+    def __init__(self, vectors: Floats, words: Sequence[str], subwords: Subwords | None) -> None:
+        import scipy.sparse
+
+        if subwords is None:
+            raise ConfigError("these vectors have no n-grams to guess words from: train with subwords='ngrams'")
+        check_memory("guessing words", _BYTES_PER_NGRAM * count_ngrams(words, subwords.min_n, subwords.max_n))
+        self._vectors = vectors
+        self._words = words
+        self._subwords = subwords
+
+        # Words without counts, and vectors that are not finite, say nothing about others.
+        is_used: NDArray[np.bool_] = np.asarray(vectors.any(axis=1) & np.isfinite(vectors).all(axis=1))
+        hashes, starts = hash_ngrams(words, subwords.min_n, subwords.max_n)
+        owners = np.repeat(np.arange(len(words), dtype=np.int32), np.diff(starts))
+        hashes, owners = hashes[is_used[owners]], owners[is_used[owners]]
+        self._ngrams, places = np.unique(hashes, return_inverse=True)
+        ones = np.ones(len(owners), np.float32)
+        table = scipy.sparse.csr_array((ones, (places, owners)), (len(self._ngrams), len(words)))
+        counts = np.diff(table.indptr)  # of words with an n-gram
+
+        # Inverse document frequency log(N / n); an n-gram of too many words gets the weight 0 and is dropped below.
+        self._highest = np.log(max(int(is_used.sum()), 2))
+        weights = np.where(counts > _MAX_WORDS, 0.0, self._highest - np.log(np.maximum(counts, 1)))
+        self._weights = np.asarray(np.maximum(weights, 0.0), np.float32)
+        table.data *= np.repeat(self._weights, counts)
+        # Columns of length 1: a product with another unit vector is a cosine.
+        lengths = np.sqrt(np.bincount(table.indices, np.square(table.data), len(words)))
+        table.data /= np.asarray(np.maximum(lengths, 1e-9), np.float32)[table.indices]
+        table.eliminate_zeros()
+        self._table = table  # (n-gram, word)
+
+    def guess(self, words: Sequence[str]) -> Floats:
+        """Return one vector per word, of shape (n_words, dim)."""
+        if isinstance(words, str):
+            raise ConfigError(f"words must be a list of words, got the text {words!r}")
+        words = list(words)
+        return self._correct(words, self._subwords.guess(words))
+
+    def guess_word(self, word: str) -> Guess:
+        """Return the vector of a word with its expected cosine."""
+        by_ngrams = self._subwords.guess([word])
+        expected = float(self._subwords.estimate_cosines(by_ngrams)[0])
+        return Guess(word, self._correct([word], by_ngrams)[0], expected)
+
+    def _correct(self, words: Sequence[str], guesses: Floats) -> Floats:
+        """Return guesses of n-grams, corrected by what they miss for words that are spelled alike."""
+        import scipy.sparse
+
+        corrected = np.array(guesses)
+        for start in range(0, len(words), _CHUNK_WORDS):
+            piece = words[start : start + _CHUNK_WORDS]
+            askers, neighbors, similarities = self._find_neighbors(piece)
+            neighbor_ids, places = np.unique(neighbors, return_inverse=True)
+            neighbor_words = [self._words[number] for number in neighbor_ids.tolist()]
+            missed = self._vectors[neighbor_ids] - self._subwords.guess(neighbor_words)
+
+            # The correction sum_k s_k^3 r_k / (0.1 + sum_k s_k^3), as a sparse matrix of shares times the residuals r.
+            weights = similarities**_POWER
+            sums = np.bincount(askers, weights, len(piece))
+            shares = np.asarray(weights / (_DOUBT + sums[askers]), np.float32)
+            shape = len(piece), len(neighbor_ids)
+            correction = scipy.sparse.csr_array((shares, (askers, places)), shape) @ missed
+            corrected[start : start + len(piece)] += np.asarray(correction, np.float32)
+        return corrected
+
+    def _find_neighbors(self, words: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+        """Return pairs of a word and a known word that is spelled most like it, by number, and their similarities."""
+        similar = self._compare(words)
+        askers: list[int] = []
+        neighbors: list[int] = []
+        similarities: list[float] = []
+        for number, word in enumerate(words):
+            row = slice(similar.indptr[number], similar.indptr[number + 1])
+            values, ids = similar.data[row], similar.indices[row]
+            # One more than needed, because the word itself may be known.
+            order = np.argsort(-values, kind="stable")[: _NEIGHBORS + 1].tolist()
+            best = [place for place in order if self._words[ids[place]] != word][:_NEIGHBORS]
+            askers += [number] * len(best)
+            neighbors += ids[best].tolist()
+            similarities += values[best].tolist()
+        return np.array(askers, np.int64), np.array(neighbors, np.int64), np.array(similarities, np.float64)
+
+    def _compare(self, words: Sequence[str]) -> scipy.sparse.csr_array:
+        """Return the cosines of words (rows) with all known words that share an n-gram with them."""
+        import scipy.sparse
+
+        hashes, starts = hash_ngrams(words, self._subwords.min_n, self._subwords.max_n)
+        places = find_sorted(self._ngrams, hashes)
+        is_known = places >= 0
+        weights = np.full(len(hashes), self._highest)  # of n-grams that no known word has
+        weights[is_known] = self._weights[places[is_known]]
+
+        owners = np.repeat(np.arange(len(words)), np.diff(starts))
+        lengths = np.sqrt(np.bincount(owners, weights**2, len(words)))
+        shares = np.asarray(weights / np.maximum(lengths, 1e-9)[owners], np.float32)[is_known]
+        cells = scipy.sparse.csr_array((shares, (owners[is_known], places[is_known])), (len(words), len(self._ngrams)))
+        return cells @ self._table

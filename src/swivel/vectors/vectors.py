@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.errors import ConfigError, FolderExists, MissingExtra, UnknownToken
+from swivel.errors import ConfigError, FolderExists, UnknownToken
 from swivel.runtime.notebook import draw_html
 from swivel.runtime.options import RunOptions
 from swivel.storage.files import create_folder
@@ -21,7 +21,6 @@ from swivel.storage.overlap import is_own_folder
 from swivel.vectors.align import fit_rotation
 from swivel.vectors.expressions import Query, as_tokens, explain_zero, resolve_query
 from swivel.vectors.folder import STAGE, read_vectors, write_vectors
-from swivel.vectors.guesses import Guesser
 from swivel.vectors.search import (
     Floats,
     best_ids,
@@ -32,13 +31,9 @@ from swivel.vectors.search import (
     scale_to_unit,
     score_3cosmul,
 )
-from swivel.vectors.subwords import Guess, Subwords, fit_subwords
+from swivel.vectors.subwords import Guess, Guesser, Subwords, fit_subwords
 from swivel.vectors.text_encoder import SMOOTHING, TextEncoder
 from swivel.vectors.vector_table import VectorTable, check_tables, check_text, fingerprint_vectors, freeze_array
-
-if TYPE_CHECKING:
-    import pandas
-    import polars
 
 METHODS = ("3cosadd", "3cosmul")
 QUERIES_PER_BATCH = 1_024
@@ -269,25 +264,6 @@ class Vectors:
         pairs = zip(self.vocabulary, self.vocabulary.counts, strict=True)
         return draw_html(repr(self)[1:-1], ("token", "count"), ((token, int(count) or "") for token, count in pairs))
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return a pandas DataFrame with one row per word, the words as its index."""
-        try:
-            import pandas
-        except ImportError as error:
-            raise MissingExtra("to_pandas needs pandas: pip install pandas") from error
-
-        return pandas.DataFrame(np.array(self), index=pandas.Index(self.vocabulary.tokens, name="word"))
-
-    def to_polars(self) -> polars.DataFrame:
-        """Return a polars DataFrame with the columns `word`, `count` (if known) and `vector`."""
-        try:
-            import polars
-        except ImportError as error:
-            raise MissingExtra("to_polars needs polars: pip install polars") from error
-
-        counts = {"count": self.vocabulary.counts} if self.vocabulary.counts.any() else {}
-        return polars.DataFrame({"word": self.vocabulary.tokens, **counts, "vector": np.array(self)})
-
     @cached_property
     def unit_vectors(self) -> Floats:
         """The vectors scaled to length 1, computed once; vectors of zeros stay zero."""
@@ -407,13 +383,14 @@ class Vectors:
         """
         check_count(count)
         count = min(count, len(self))
+        biases = np.where(self.is_zero, -np.inf, 0).astype(np.float32)
         answers: list[list[Neighbor]] = []
         remaining = iter(queries)
 
         while batch := [resolve_query(self, query) for query in islice(remaining, QUERIES_PER_BATCH)]:
             directions = scale_to_unit(np.stack([total for total, _, _ in batch]))
             excluded = [plus + less for _, plus, less in batch]
-            best = best_rows(self.unit_vectors, directions, count, excluded=excluded, is_zero=self.is_zero)
+            best = best_rows(self.unit_vectors, directions, count, biases=biases, excluded=excluded)
 
             for ids, scores, direction in zip(*best, directions, strict=True):
                 answers.append(self._name_rows(ids, scores) if direction.any() else [])

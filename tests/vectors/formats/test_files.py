@@ -182,12 +182,12 @@ def test_labels_that_single_formats_cannot_store_raise_errors(tmp_path: Path, mo
     with pytest.raises(VocabularyError, match=r"glove cannot store a first label that starts with U\+FEFF"):
         export(make(["\ufeffa"]), tmp_path / "v", format="glove")
 
-    monkeypatch.setattr("swivel.vectors.formats.npy_npz._MAX_PADDED_BYTES", 100)
+    monkeypatch.setattr("swivel.vectors.formats.array_files._MAX_PADDED_BYTES", 100)
 
     with pytest.raises(VocabularyError, match="npz pads every label to the longest, which has 900 characters: use s"):
         export(make(["a", "b" * 900]), tmp_path / "v.npz")
 
-    monkeypatch.setattr("swivel.vectors.formats.safetensors_file._MAX_HEADER_BYTES", 100)
+    monkeypatch.setattr("swivel.vectors.formats.array_files._MAX_HEADER_BYTES", 100)
 
     with pytest.raises(VocabularyError, match=r"safetensors cannot store these labels: .* may have at most 100"):
         export(make(["a", "b" * 900]), tmp_path / "v.safetensors")

@@ -8,7 +8,6 @@ import re
 import struct
 import tracemalloc
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -200,7 +199,7 @@ ONE = npy("(1, 1)", "<f4", np.float32(1).tobytes())
             npz(vectors=ONE, words=WORDS_A, counts=npy("(1,)", "<u8", b"\xff" * 8)),
             "expected the counts to be one integer",
         ),
-        (npz(vectors=ONE[:-2], words=WORDS_A), r"'vectors\.npy' should have 4 bytes|ends after 2 of 4 bytes"),
+        (npz(vectors=ONE[:-2], words=WORDS_A), r"'vectors\.npy' should have 4 bytes"),
         (npz(vectors=npy("(1,)", "<f4", b"1234"), words=WORDS_A), "expected a matrix of floats"),
         (npz(vectors=ONE, words=WORDS_A)[:-30], "not an npz file"),
         (npz(vectors=npy("(0, 3)"), words=npy("(0,)", "<U1")), "the file has no vectors"),
@@ -287,7 +286,7 @@ def test_malformed_tables_raise_errors(tmp_path: Path) -> None:
         (good | {"vector": [[1.0], [1e300]]}, r"word 2 \('b'\): the vector has a value that is not a f"),
         (good | {"count": [1, None]}, "the column 'count' must contain one integer per word"),
         (good | {"count": [1, -1]}, "expected the counts to be one"),
-        (good | {"count": pa.array([1, 2**64 - 1], pa.uint64())}, "not a readable Arrow file .Integer value"),
+        (good | {"count": pa.array([1, 2**64 - 1], pa.uint64())}, "not an Arrow file .Integer value"),
         (
             {"word": pa.array([], pa.string()), "vector": pa.array([], pa.list_(pa.float32()))},
             "the file has no vectors",
@@ -309,14 +308,14 @@ def test_truncated_tables_and_labels_that_are_not_utf8_raise_errors(tmp_path: Pa
     export(make(["a", "b"]), tmp_path / name)
     data = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(data[: len(data) // 2])
-    refuse(tmp_path / name, r"not a readable (Parquet|Arrow) file \(")
+    refuse(tmp_path / name, r"not an? (Parquet|Arrow) file \(")
     broken = pa.array([b"a", b"\xff"], pa.binary()).view(pa.string())
     table = pa.table({"word": broken, "vector": [[1.0], [2.0]]})
     if name == "v.parquet":
         parquet.write_table(table, tmp_path / name)
     else:
         feather.write_feather(table, str(tmp_path / name))
-    refuse(tmp_path / name, "not a readable .*UTF8")
+    refuse(tmp_path / name, "not an? .*UTF8")
 
 
 @pytest.mark.parametrize(
@@ -400,7 +399,7 @@ def test_other_kinds_of_static_embeddings_are_read_or_raise_errors(tmp_path: Pat
 @pytest.mark.parametrize("name", ["word2vec", "npy", "npz", "safetensors", "parquet", "arrow", "word2vec-text"])
 def test_a_missing_file_raises_an_error(tmp_path: Path, name: str) -> None:
     with pytest.raises(StorageError, match="nowhere"):
-        FORMATS[name].read(tmp_path / "nowhere")
+        load(tmp_path / "nowhere", format=name)
 
 
 def _export_bytes(name: str, folder: Path) -> bytes:
@@ -435,9 +434,7 @@ def _read_or_refuse(file: Path, name: str | None) -> None:
         assert np.isfinite(vectors.vectors).all()
 
 
-READERS: dict[str, Callable[[Path], Vectors]] = {
-    name: FORMATS[name].read for name in FORMATS if not FORMATS[name].is_folder
-}
+READERS = [name for name in FORMATS if not FORMATS[name].is_folder]
 
 
 @given(st.binary(max_size=200), st.sampled_from([None, *sorted(READERS)]))

@@ -1,6 +1,6 @@
 """Figures of analogy accuracy against word frequency: one curve per method, and differences between methods.
 
-`evaluation.by_frequency` defines the buckets, which are the points of the curves.
+`evaluation.results` defines the buckets, which are the points of the curves.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from swivel.errors import ConfigError
-from swivel.evaluation import AnalogyResult
-from swivel.evaluation.by_frequency import Counts, Point, bucket_by_frequency, compare_buckets
+from swivel.evaluation import SetResult
+from swivel.evaluation.results import Counts, Point, bucket_by_frequency, compare_buckets
 from swivel.reports.plots.style import (
     COLORS,
     FAINT,
@@ -39,18 +39,17 @@ _PANELS_PER_ROW = 4
 Curves = Mapping[str, Sequence[Point]]  # the points of each method, in order of increasing frequency
 
 
-def _join_analogies(results: Sequence[AnalogyResult]) -> AnalogyResult:
+def _join_analogies(results: Sequence[SetResult]) -> SetResult:
     """Return the results of several analogy sets as one result, as the paper does with Google's and MSR's."""
     return replace(
         results[0],
         name=" + ".join(result.name for result in results),
-        is_right=np.concatenate([result.is_right for result in results]),
-        is_known=np.concatenate([result.is_known for result in results]),
+        values=np.concatenate([result.values for result in results]),
         items=tuple(question for result in results for question in result.items),
     )
 
 
-def make_curves(methods: Mapping[str, Sequence[AnalogyResult]], counts: Counts) -> tuple[Curves, Curves]:
+def make_curves(methods: Mapping[str, Sequence[SetResult]], counts: Counts) -> tuple[Curves, Curves]:
     """Return one curve of accuracy per method, and the differences of the first method from each other one.
 
     All methods must have answered the same questions. Both are empty if there are too few questions.

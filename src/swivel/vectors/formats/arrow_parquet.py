@@ -5,8 +5,7 @@ pyarrow reads the files in batches, so memory is allocated for the data in the f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from swivel.errors import StorageError, first_line, missing_extra
 from swivel.runtime.estimates import check_libraries, check_memory
 from swivel.storage.files import create_file
 from swivel.vectors import Vectors
-from swivel.vectors.formats.validate import check_names, make_vectors
+from swivel.vectors.formats.validate import check_names, make_vectors, reading
 from swivel.vectors.search import LABEL_BYTES
 
 if TYPE_CHECKING:
@@ -71,7 +70,8 @@ def write_arrow(vectors: Vectors, path: Path) -> None:
 
 def read_parquet(path: Path) -> Vectors:
     """Read the columns `word`, `vector` and, if present, `count` of a Parquet file."""
-    with _reading(path, "Parquet"):
+    pa = _load_pyarrow()
+    with reading(path, "a Parquet file", (pa.ArrowException, ValueError)):
         from pyarrow import parquet
 
         # A small buffer, and no groups of rows ahead of the one that is read: as fast, with half the memory.
@@ -86,7 +86,8 @@ def read_parquet(path: Path) -> Vectors:
 
 def read_arrow(path: Path) -> Vectors:
     """Read the columns `word`, `vector` and, if present, `count` of an Arrow IPC file."""
-    with _reading(path, "Arrow") as pa:
+    pa = _load_pyarrow()
+    with reading(path, "an Arrow file", (pa.ArrowException, ValueError)):
         from pyarrow import ipc
 
         with pa.memory_map(str(path)) as stream, ipc.open_file(stream) as file:
@@ -94,16 +95,6 @@ def read_arrow(path: Path) -> Vectors:
             numbers = range(file.num_record_batches)
             rows = sum(file.get_batch(number).num_rows for number in numbers)  # mapped: no values are read
             return _collect_batches(path, (file.get_batch(number).select(columns) for number in numbers), rows)
-
-
-@contextmanager
-def _reading(path: Path, kind: str) -> Iterator[Any]:
-    """Yield pyarrow; convert its errors, which include OSError, into a StorageError."""
-    pa = _load_pyarrow()
-    try:
-        yield pa
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise StorageError(f"{path}: not a readable {kind} file ({first_line(error)})") from error
 
 
 def _select_columns(path: Path, names: Sequence[str]) -> list[str]:

@@ -21,12 +21,11 @@ from swivel.storage.manifest import MANIFEST
 from swivel.storage.overlap import refuse_overlap
 from swivel.vectors import Vectors, VectorTable
 from swivel.vectors.formats import (
+    array_files,
     arrow_parquet,
     fasttext_binary,
     gensim,
-    npy_npz,
     projector,
-    safetensors_file,
     static_models,
     word2vec,
 )
@@ -35,33 +34,24 @@ from swivel.vectors.search import LABEL_BYTES
 
 
 class Format(NamedTuple):
-    """Reader, writer and file suffixes of a format."""
+    """Reader (or why there is none), writer and file suffixes of a format."""
 
-    read: Callable[[Path], Vectors]
+    read: Callable[[Path], Vectors] | str
     write: Callable[[Vectors, Path], None]
     suffixes: tuple[str, ...] = ()
     is_folder: bool = False
-
-
-def _refuse(reason: str) -> Callable[[Path], Vectors]:
-    """Return a reader for files that are only written, which raises StorageError."""
-
-    def read(path: Path) -> Vectors:
-        raise StorageError(f"{path}: {reason}")
-
-    return read
 
 
 FORMATS = {
     "word2vec": Format(word2vec.read_binary, word2vec.write_binary, (".bin",)),
     "word2vec-text": Format(word2vec.read_text, word2vec.write_text, (".txt", ".w2v")),
     "fasttext": Format(word2vec.read_text, word2vec.write_text, (".vec",)),
-    "fasttext-bin": Format(_refuse(fasttext_binary.NOT_READ), fasttext_binary.write_fasttext),
+    "fasttext-bin": Format(fasttext_binary.NOT_READ, fasttext_binary.write_fasttext),
     "glove": Format(word2vec.read_text, word2vec.write_glove),
-    "gensim": Format(_refuse(gensim.PICKLE), gensim.write_gensim, (".kv",)),
-    "npy": Format(npy_npz.read_npy, npy_npz.write_npy, (".npy",)),
-    "npz": Format(npy_npz.read_npz, npy_npz.write_npz, (".npz",)),
-    "safetensors": Format(safetensors_file.read_safetensors, safetensors_file.write_safetensors, (".safetensors",)),
+    "gensim": Format(gensim.PICKLE, gensim.write_gensim, (".kv",)),
+    "npy": Format(array_files.read_npy, array_files.write_npy, (".npy",)),
+    "npz": Format(array_files.read_npz, array_files.write_npz, (".npz",)),
+    "safetensors": Format(array_files.read_safetensors, array_files.write_safetensors, (".safetensors",)),
     "parquet": Format(arrow_parquet.read_parquet, arrow_parquet.write_parquet, (".parquet", ".pq")),
     "arrow": Format(arrow_parquet.read_arrow, arrow_parquet.write_arrow, (".arrow", ".feather")),
     "projector": Format(projector.read_projector, projector.write_projector, is_folder=True),
@@ -73,14 +63,14 @@ FORMATS = {
 }
 
 _MAGIC = {b"PAR1": "parquet", b"ARROW1": "arrow", b"\x93NUMPY": "npy", b"PK\x03\x04": "npz"}
-_UNSUPPORTED = {
+_REFUSED = {
     fasttext_binary.MAGIC: fasttext_binary.NOT_READ,
     b"\x1f\x8b": "compressed; unpack it first (gunzip)",
     b"BZh": "compressed; unpack it first (bunzip2)",
     b"\xfd7zXZ": "compressed; unpack it first (xz -d)",
     b"\x28\xb5\x2f\xfd": "compressed; unpack it first (zstd -d)",
 }
-_UNSUPPORTED |= {bytes([0x80, version]): gensim.PICKLE for version in (2, 3, 4, 5)}
+_REFUSED |= {bytes([0x80, version]): gensim.PICKLE for version in (2, 3, 4, 5)}
 _PROBE_BYTES = 1 << 16  # read from the start of a file to detect its format
 _TEXT_CONTROLS = b"\t\n\r"
 
@@ -113,7 +103,10 @@ def load(path: str | Path, *, format: str | None = None) -> Vectors:
     """
     location = find_vectors(path)
     name = recognize(location) if format is None else _check_format(format)
-    vectors = FORMATS[name].read(location)
+    read = FORMATS[name].read
+    if isinstance(read, str):
+        raise StorageError(f"{location}: {read}")
+    vectors = read(location)
     vectors.source = location
     return vectors
 
@@ -156,12 +149,10 @@ def recognize(path: Path) -> str:
     with clear_errors(path), path.open("rb") as file:
         start = file.read(_PROBE_BYTES)
 
-    for magic, reason in _UNSUPPORTED.items():
+    for magic, name in (_MAGIC | _REFUSED).items():
         if start.startswith(magic):
-            raise StorageError(f"{path}: {reason}")
-
-    for magic, name in _MAGIC.items():
-        if start.startswith(magic):
+            if magic in _REFUSED:
+                raise StorageError(f"{path}: {name}")
             return name
 
     # The length of a header that fits in the file, and JSON.
@@ -284,7 +275,7 @@ def _check_target(vectors: Vectors, path: Path, name: str, *, overwrite: bool) -
 
         outputs: tuple[Path, ...] = (path,)
         if name == "npy":
-            outputs = npy_npz.npy_outputs(vectors, path)
+            outputs = array_files.npy_outputs(vectors, path)
         elif name == "swivel":
             outputs = (path / MANIFEST,)  # A folder without a manifest is nobody's result.
         if not overwrite and any(output.exists() for output in outputs):

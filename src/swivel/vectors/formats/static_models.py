@@ -23,7 +23,7 @@ from swivel.errors import StorageError
 from swivel.runtime.estimates import check_memory
 from swivel.storage.files import build_folder, write_file
 from swivel.vectors import Vectors, text_encoder
-from swivel.vectors.formats.safetensors_file import read_tensors, write_matrix
+from swivel.vectors.formats.array_files import read_tensors, write_matrix
 from swivel.vectors.formats.validate import make_vectors, reading
 
 _MODEL = "model.safetensors"

@@ -1,8 +1,8 @@
-"""Numba kernels of UMAP (McInnes et al., 2018): nearest vectors, and epochs of the layout.
+"""Numba kernels that release the GIL: the highest of many scores, and epochs of UMAP (McInnes et al., 2018).
 
-They release the GIL. umap-learn moves both ends of an edge at once, so that its result depends on the order in which
-threads take the edges. Here, an epoch computes the new place of each point from the old places of all others: the
-result is the same with any number of threads.
+umap-learn moves both ends of an edge at once, so that its result depends on the order in which threads take the edges.
+Here, an epoch computes the new place of each point from the old places of all others: the result is the same with any
+number of threads.
 """
 
 from __future__ import annotations
@@ -25,35 +25,78 @@ NEAR = np.float32(0.001)  # keeps the push of equal points finite
 
 
 @_jit
-def keep_nearest(scores, own, first, ids, best):  # type: ignore[no-untyped-def]
-    """Insert the scores (queries, rows) of the rows from `first` on into the best so far of each query, in `best`."""
-    # `ids` and `best` (queries, count) are sorted, the highest score first. Of equal scores the earlier row
-    # stays. Query q is row `own` + q, which is left out.
+def keep_best(scores, biases, first, ids, best):  # type: ignore[no-untyped-def]
+    """Insert the scores (queries, rows) + biases of the rows from `first` on into the best so far of each query."""
+    # `ids` and `best` (queries, count) are sorted, the highest score first. Of equal scores the earlier row stays, and
+    # a score of -inf is never inserted.
     queries, rows = scores.shape
     last = best.shape[1] - 1
     for query in range(queries):
         line = scores[query]
         floor = best[query, last]
         for start in range(0, rows, LANES):
-            if start + LANES <= rows:
-                group = line[start : start + LANES]
-                better = 0
-                for lane in range(LANES):  # The compiler makes one comparison of many lanes of it.
-                    better += group[lane] > floor
-                if better == 0:
-                    continue
+            group = line[start : start + LANES]
+            offsets = biases[start : start + LANES]
+            better = 0
+            # Indices from 0 on, which need no check for negative ones: one comparison of many lanes is made of it.
+            for lane in range(len(group)):
+                better += group[lane] + offsets[lane] > floor
+            if better == 0:
+                continue
 
-            for row in range(start, min(start + LANES, rows)):
-                score = line[row]
-                if score > floor and first + row != own + query:
+            for lane in range(len(group)):
+                score = group[lane] + offsets[lane]
+                if score > floor:
                     place = last
                     while place > 0 and best[query, place - 1] < score:
                         best[query, place] = best[query, place - 1]
                         ids[query, place] = ids[query, place - 1]
                         place -= 1
                     best[query, place] = score
-                    ids[query, place] = first + row
+                    ids[query, place] = first + start + lane
                     floor = best[query, last]
+
+
+@_inline
+def _join(third, pair, is_product):  # type: ignore[no-untyped-def]
+    return third * pair if is_product else third + pair
+
+
+@_jit
+def keep_answers(  # type: ignore[no-untyped-def]
+    thirds, pairs, highest_thirds, highest_pairs, is_product, first, questions, parts_of, best, answers
+):
+    """Write better answers to analogy questions (a, b, c) than those so far, among the words from `first` on.
+
+    The score of a word is the sum, or the product, of a row of `thirds` and a row of `pairs`, which `parts_of` names
+    for each question.
+    """
+    for number in range(len(questions)):
+        third = parts_of[number, 0]
+        pair = parts_of[number, 1]
+        floor = best[number]
+        # If even the maxima of its rows together are not better, a question is skipped. This is exact, because
+        # rounding is monotonic, and saves more than half of the work with trained vectors.
+        if _join(highest_thirds[third], highest_pairs[pair], is_product) <= floor:
+            continue
+
+        a, b, c = questions[number]
+        for start in range(0, thirds.shape[1], LANES):
+            of_third = thirds[third, start : start + LANES]
+            of_pair = pairs[pair, start : start + LANES]
+            better = 0
+            for lane in range(len(of_third)):
+                better += _join(of_third[lane], of_pair[lane], is_product) > floor
+            if better == 0:
+                continue
+
+            for lane in range(len(of_third)):
+                score = _join(of_third[lane], of_pair[lane], is_product)
+                word = first + start + lane
+                if score > floor and word != a and word != b and word != c:
+                    floor = score
+                    answers[number] = word
+        best[number] = floor
 
 
 @_inline

@@ -1,13 +1,18 @@
-"""NumPy files: `NAME.npy` with the words in `NAME.vocabulary.txt`, or everything in one `.npz`.
+"""Files of arrays: `NAME.npy` with the words in `NAME.vocabulary.txt`, everything in one `.npz`, or safetensors.
+
+A safetensors file has a float32 tensor `vectors` of shape (words, dimensions). The header's metadata has `words` and
+`counts` as JSON lists. Values are memory-mapped.
 
 Pickles are never loaded. The size of an array is compared with the size of the file before memory is allocated.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import zipfile
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +22,18 @@ from numpy.typing import NDArray
 from swivel.corpus.vocabulary import escape, unescape
 from swivel.errors import StorageError, VocabularyError
 from swivel.runtime.estimates import check_memory
-from swivel.storage.files import create_pair, write_arrays
+from swivel.storage.files import create_file, create_pair, write_arrays
 from swivel.storage.npy import ArrayHeader, map_array, read_array_header, write_array
+from swivel.storage.safetensors import Tensors, make_header, map_tensors, write_tensors
 from swivel.vectors import Vectors
 from swivel.vectors.formats.validate import FREE, check_names, is_count, make_vectors, read_lines, reading, shown
-from swivel.vectors.search import LABEL_BYTES
+from swivel.vectors.search import LABEL_BYTES, Floats
 
 _WORDS_SUFFIX = ".vocabulary.txt"  # of the vocabulary file next to an `.npy` file
 _MAX_DEFLATE_RATIO = 1_032  # zlib never expands one byte to more
-_PIECE_BYTES = 1 << 24
 _ARRAYS = ("vectors", "words", "counts")
+_TENSOR = "vectors"
+_MAX_HEADER_BYTES = 100_000_000  # limit of the safetensors library
 _MAX_PADDED_BYTES = 1 << 30  # npz pads all words to the longest; up to this size that is acceptable
 
 
@@ -110,7 +117,7 @@ def read_npz(path: Path) -> Vectors:
         narrowed_bytes = 0 if headers["vectors"].dtype == np.float32 else 4 * size
         array_bytes = sum(header.nbytes for header in headers.values())
         label_bytes = LABEL_BYTES * headers["words"].size
-        check_memory(f"reading {path}", array_bytes + narrowed_bytes + label_bytes + _PIECE_BYTES)
+        check_memory(f"reading {path}", array_bytes + narrowed_bytes + label_bytes)
 
         values = _read_member(archive, members["vectors"])
         words = _take_words(path, _read_member(archive, members["words"]))
@@ -125,23 +132,15 @@ def _read_header(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) ->
         raise ValueError(f"{info.filename!r} uses a compression that NumPy does not use")
     with archive.open(info) as file:
         header = read_array_header(file)
-    if header.nbytes > info.file_size or header.nbytes > _MAX_DEFLATE_RATIO * path.stat().st_size:
+        available = info.file_size - file.tell()
+    if header.nbytes > available or header.nbytes > _MAX_DEFLATE_RATIO * path.stat().st_size:
         raise ValueError(f"{info.filename!r} should have {header.nbytes:,} bytes but has fewer")
     return header
 
 
 def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
     with archive.open(info) as file:
-        header = read_array_header(file)
-        data = np.empty(header.nbytes, np.uint8)
-        filled = 0
-        # In pieces: `read` would have all bytes twice for a moment.
-        while part := file.readinto(data[filled : filled + _PIECE_BYTES].data):  # type: ignore[attr-defined]
-            filled += part
-
-    if filled != header.nbytes:
-        raise ValueError(f"{info.filename!r} ends after {filled:,} of {header.nbytes:,} bytes")
-    return data.view(header.dtype).reshape(header.shape, order=header.order)
+        return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
 
 
 def _take_words(path: Path, words: NDArray[Any]) -> list[str]:
@@ -154,5 +153,59 @@ def _take_words(path: Path, words: NDArray[Any]) -> list[str]:
     points = np.ascontiguousarray(words, words.dtype.newbyteorder("<")).view("<u4")
     if points.size and points.max() > sys.maxunicode:
         raise StorageError(f"{path}: 'words' contains an invalid code point ({points.max():,})")
-
     return list(words.tolist())
+
+
+def write_safetensors(vectors: Vectors, path: Path) -> None:
+    """Write vectors, words and counts to one safetensors file."""
+    vocabulary = vectors.vocabulary
+    metadata = {"words": json.dumps(vocabulary.tokens), "format": "swivel"}
+    if vocabulary.counts.any():
+        metadata["counts"] = json.dumps(vocabulary.counts.tolist())
+    write_matrix(path, _TENSOR, vectors.vectors, metadata)
+
+
+def write_matrix(path: Path, name: str, matrix: Floats, metadata: Mapping[str, str]) -> None:
+    """Write one float32 matrix to a safetensors file."""
+    tensors = {name: np.asarray(matrix, np.float32)}
+    size = len(make_header(tensors, metadata))
+    if size > _MAX_HEADER_BYTES:
+        raise VocabularyError(
+            f"safetensors cannot store these labels: they need {size:,} bytes, and the header may have at most "
+            f"{_MAX_HEADER_BYTES:,}; use parquet, arrow or npz"
+        )
+
+    with create_file(path) as file:
+        write_tensors(file, tensors, metadata)
+
+
+def read_safetensors(path: Path) -> Vectors:
+    """Read a float matrix called `vectors` with its `words` in the metadata."""
+    tensors = read_tensors(path)
+    check_names(path, "tensor", [_TENSOR], tensors.matrices)
+    check_names(path, "list in the metadata", ["words"], tensors.metadata)
+
+    words = _read_list(path, tensors.metadata, "words", str)
+    counts = None
+    if "counts" in tensors.metadata:
+        counts = np.array(_read_list(path, tensors.metadata, "counts", int))
+
+    return make_vectors(path, words, tensors.matrices[_TENSOR], counts)
+
+
+def _read_list(path: Path, metadata: Mapping[str, str], name: str, kind: type) -> list[Any]:
+    try:
+        values = json.loads(metadata[name])
+        if isinstance(values, list) and all(type(value) is kind for value in values):
+            return values
+    except (ValueError, RecursionError):
+        pass
+
+    expected = "words" if kind is str else "numbers"
+    raise StorageError(f"{path}: {name!r} in the metadata is not a JSON list of {expected}")
+
+
+def read_tensors(path: Path) -> Tensors:
+    """Return the float matrices of a safetensors file, memory-mapped read-only; other tensors are skipped."""
+    with reading(path, "a safetensors file"):
+        return map_tensors(path)
