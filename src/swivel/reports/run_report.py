@@ -7,18 +7,14 @@ finished run fail.
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from swivel._version import __version__
 from swivel.counts import Matrix
-from swivel.errors import MissingExtra, first_line
+from swivel.errors import MissingExtra
 from swivel.reports.html import (
-    Cell,
     write_details,
     write_facts,
     write_heading,
@@ -27,21 +23,14 @@ from swivel.reports.html import (
     write_picture,
     write_table,
 )
-from swivel.reports.plots import FitBucket, NormBucket, Norms, draw_figure, plot_epochs, plot_fit, plot_map, plot_norms
+from swivel.reports.plots import draw_figure, plot_epochs, plot_map
 from swivel.reports.plots.style import short_number
-from swivel.reports.run_summary import BANDS, RunSummary, find_fit, summarize_run
-from swivel.runtime.options import RunOptions
-from swivel.runtime.progress import Stopwatch
-from swivel.runtime.resources import count_cores, is_leading
+from swivel.reports.run_summary import BANDS, Losses, RunSummary, summarize_run
+from swivel.runtime.resources import count_cores
 from swivel.storage import write_file
 from swivel.vectors import Vectors, load
 
-REPORT = "report.html"
-Plots = Mapping[str, Callable[[], Any]]  # functions that plot figures, by name
 Svgs = Mapping[str, bytes]  # the figures by name; empty without matplotlib
-DrawFigures = Callable[[Plots], Svgs]
-TrainingDraft = tuple[tuple[FitBucket, ...], Svgs]  # the fit, and the figures of the training
-ReportDraft = tuple[RunSummary, Svgs]  # without the times of the stages
 NOTHING = "–"
 NO_FIGURES = (
     "This page has no figures, only their numbers: figures need matplotlib. `pip install 'swivel-embeddings[plot]'`, "
@@ -52,17 +41,9 @@ LOSSES = (
     "the squared distance from its PMI, weighted by f(x); that of an unobserved cell is the soft hinge, which keeps "
     "products low."
 )
-NORMS = (
-    "Lengths of the vectors against the frequency of their words. Points are words, the line is the median of each "
-    "bucket, and the band goes from the 10 % to the 90 % quantile."
-)
 MAP = (
     "The most informative of the common words; similar words are near each other (UMAP). `swivel plot map` and "
     "`swivel explore` show all words."
-)
-FIT = (
-    "Observed cells by the frequency of their row. Left: the loss, in which frequent pairs have more weight. Right: "
-    "the root mean square distance of w\u00a0·\u00a0c from the PMI of the cell, all cells with the same weight."
 )
 
 
@@ -82,97 +63,27 @@ def write_report(
     (2, ['milk', 'sugar', 'tea'])
     """
     loaded = load(vectors) if isinstance(vectors, (str, Path)) else vectors
-    run = summarize_run(loaded, matrix, seconds)
-    svgs = draw_figures(list_figures(run.map, run.norms, run.epochs, run.fit))
-    _write_page(Path(out), run, svgs)
+    run = summarize_run(loaded, matrix)
+    write_file(Path(out), compose_run(run, draw_figures(run.map, run.epochs), seconds or {}).encode())
     return run
 
 
-def _write_page(out: Path, run: RunSummary, svgs: Svgs) -> None:
-    write_file(out, compose_run(run, svgs).encode())
-
-
-def draft_training(vectors: Vectors, matrix: Matrix, draw: DrawFigures) -> TrainingDraft:
-    """Return the part of the report that can be computed before rows and columns are combined to vectors."""
-    # Trained rows and columns do not change when they are combined, which takes long enough for these figures.
-    fit = find_fit(vectors, matrix)
-    return fit, draw(list_figures(epochs=vectors.facts.get("losses", []), fit=fit))
-
-
-def draft_report(
-    vectors: Vectors, matrix: Matrix, folder: Path, training: Future[TrainingDraft], draw: DrawFigures
-) -> ReportDraft:
-    """Return the report on vectors that are being written to `folder`; `training` is its other part, to come."""
-    run = summarize_run(vectors, matrix, folder=folder, fit=())
-    svgs = draw(list_figures(run.map, run.norms))
-    fit, training_svgs = training.result()
-    return replace(run, fit=fit), {**svgs, **training_svgs}
-
-
-def list_figures(
-    map_of_words: tuple[Sequence[str], Any] = ((), None),
-    norms: Sequence[Norms] = (),
-    epochs: Sequence[Mapping[str, float]] = (),
-    fit: Sequence[FitBucket] = (),
-) -> Plots:
-    """Return the figures of which there are numbers, as functions that plot them."""
-    plots: dict[str, Callable[[], Any]] = {}
-    if map_of_words[0]:
-        plots["map"] = partial(plot_map, *map_of_words, size=(7.0, 4.6))
-    if norms:
-        plots["norms"] = partial(plot_norms, norms)
-    if epochs:
-        plots["epochs"] = partial(plot_epochs, epochs)
-    if fit:
-        plots["fit"] = partial(plot_fit, fit)
-    return plots
-
-
-def draw_figures(plots: Plots) -> Svgs:
-    """Return figures as SVG, by name; an empty dictionary if matplotlib is not installed."""
+def draw_figures(map_of_words: tuple[Sequence[str], Any], epochs: Losses) -> Svgs:
+    """Return the figures of which there are numbers, as SVG; an empty dictionary if matplotlib is not installed."""
     # SVG, because the style sheet of the page gives its lines and letters the colors of light and dark mode.
+    svgs = {}
     try:
-        return {name: draw_figure(plot(), "svg") for name, plot in plots.items()}
+        if map_of_words[0]:
+            svgs["map"] = draw_figure(plot_map(*map_of_words, size=(7.0, 4.6)), "svg")
+        if epochs:
+            svgs["epochs"] = draw_figure(plot_epochs(epochs), "svg")
     except MissingExtra:
         return {}
+    return svgs
 
 
-def write_run_report(
-    vectors: Vectors,
-    matrix: Matrix,
-    out: Path | None,
-    watch: Stopwatch,
-    options: RunOptions,
-    draft: Future[ReportDraft] | None = None,
-) -> None:
-    """Write `out/report.html` after training, or if it is missing, if `options.report` is set and there is a folder."""
-    # `draft` is the report, if it was begun earlier. An error is reported as a progress message and not raised.
-    if not options.report or out is None or not is_leading():
-        return
-
-    # A finished run that is called again has its page already; one that was removed is written again.
-    was_trained = "training" in watch.seconds
-    if not was_trained and (out / REPORT).exists():
-        return
-
-    try:
-        if draft is None:
-            write_report(vectors, matrix, out / REPORT, _stage_seconds(watch) if was_trained else None)
-        else:
-            run, svgs = draft.result()
-            _write_page(out / REPORT, replace(run, seconds=_stage_seconds(watch)), svgs)
-    except Exception as error:  # The vectors are finished; a failed report must not make the run fail.
-        options.progress.message(f"no report: {first_line(error)}")
-        return
-    options.progress.message(f"the report: {out / REPORT}")
-
-
-def _stage_seconds(watch: Stopwatch) -> dict[str, float]:
-    return {**watch.seconds, "total": watch.total}
-
-
-def compose_run(run: RunSummary, svgs: Svgs) -> str:
-    """Return the page of a run; without figures, it shows their numbers in tables."""
+def compose_run(run: RunSummary, svgs: Svgs, seconds: Mapping[str, float]) -> str:
+    """Return the page of a run, with the seconds of the stages that ran in this call."""
     # What readers look at first comes first: the words, then how well they were learned, then how.
     parts = [] if svgs else [write_paragraph(NO_FIGURES)]
     parts += _write_neighbors(run)
@@ -180,9 +91,7 @@ def compose_run(run: RunSummary, svgs: Svgs) -> str:
         parts += [write_heading("Map"), write_picture("map", MAP, svgs["map"])]
     parts += _write_evaluation(run)
     parts += _write_losses(run, svgs)
-    parts += _write_fit(run, svgs)
-    parts += _write_norms(run, svgs)
-    parts += _write_times(run)
+    parts += _write_times(run, seconds)
     parts += _write_settings(run)
     return write_page(f"Swivel: {run.name}", _describe(run), parts)
 
@@ -196,16 +105,6 @@ def _describe(run: RunSummary) -> str:
 
     epochs = "1 epoch" if len(run.epochs) == 1 else f"{len(run.epochs)} epochs"
     return f"{text}, trained in {format_seconds(run.training_seconds)} ({epochs})."
-
-
-def _shown(svgs: Svgs, name: str, caption: str, table: str) -> Iterator[str]:
-    """Yield a figure with its numbers in a collapsed table, or without matplotlib the table alone."""
-    if name in svgs:
-        yield write_picture(name, caption, svgs[name])
-        yield write_details("The numbers", table)
-    else:
-        yield write_paragraph(caption)
-        yield table
 
 
 def _write_losses(run: RunSummary, svgs: Svgs) -> Iterator[str]:
@@ -227,7 +126,13 @@ def _write_losses(run: RunSummary, svgs: Svgs) -> Iterator[str]:
         for number, loss in enumerate(run.epochs, 1)
     ]
     header = ("epoch", "all cells", "observed", "unobserved")
-    yield from _shown(svgs, "epochs", LOSSES, write_table(header, rows))
+    table = write_table(header, rows)
+    if "epochs" in svgs:
+        yield write_picture("epochs", LOSSES, svgs["epochs"])
+        yield write_details("The numbers", table)
+    else:
+        yield write_paragraph(LOSSES)
+        yield table
 
 
 def _write_neighbors(run: RunSummary) -> Iterator[str]:
@@ -269,54 +174,19 @@ def _write_evaluation(run: RunSummary) -> Iterator[str]:
     yield write_table(("analogies", "right", "known", "of"), rows)
 
 
-def _write_fit(run: RunSummary, svgs: Svgs) -> Iterator[str]:
-    yield write_heading("Loss by frequency")
-    if not run.fit:
-        yield write_paragraph("These vectors have no columns, so there are no products to compare with the counts.")
-        return
-
-    rows = [
-        (_range(bucket), f"{bucket.words:,}", f"{bucket.cells:,}", f"{bucket.loss:.4f}", f"{bucket.error:.3f}")
-        for bucket in run.fit
-    ]
-    header = ("frequency of the row", "rows", "cells sampled", "mean loss", "distance")
-    yield from _shown(svgs, "fit", FIT, write_table(header, rows))
-
-
-def _write_norms(run: RunSummary, svgs: Svgs) -> Iterator[str]:
-    yield write_heading("Lengths and frequency")
-    if not run.norms:
-        yield write_paragraph("The frequencies of the words are not known.")
-        return
-
-    # The rows and the final vectors have the same words, so they share the buckets.
-    rows: list[list[Cell]] = []
-    for buckets in zip(*(norms.buckets for norms in run.norms), strict=True):
-        lengths = [(f"{each.median:.3f}", f"{each.tenth:.3f} to {each.ninetieth:.3f}") for each in buckets]
-        rows.append([_range(buckets[0]), f"{buckets[0].words:,}", *lengths])
-
-    header = ("frequency", "words measured", *(norms.name for norms in run.norms))
-    yield from _shown(svgs, "norms", NORMS, write_table(header, rows))
-
-
-def _range(bucket: NormBucket | FitBucket) -> str:
-    """Return the bounds of a bucket as text, such as "30 k to 100 k"."""
-    return f"{short_number(bucket.low)} to {short_number(bucket.high)}"
-
-
-def _write_times(run: RunSummary) -> Iterator[str]:
+def _write_times(run: RunSummary, seconds: Mapping[str, float]) -> Iterator[str]:
     yield write_heading("Time")
 
-    stages = [(name, seconds, "") for name, seconds in run.seconds.items() if name not in ("training", "total")]
+    stages = [(name, spent, "") for name, spent in seconds.items() if name not in ("training", "total")]
     if run.epochs:
         stages.append(("training", run.training_seconds, _speed(run)))
-    if "total" in run.seconds:
-        stages.append(("this call, from its start to this page", run.seconds["total"], ""))
+    if "total" in seconds:
+        stages.append(("this call, from its start to this page", seconds["total"], ""))
 
-    rows = [(name, format_seconds(seconds), note) for name, seconds, note in stages]
+    rows = [(name, format_seconds(spent), note) for name, spent, note in stages]
     yield write_table(("stage", "time", ""), rows)
 
-    if not run.seconds.keys() & {"reading", "counting"}:
+    if not seconds.keys() & {"reading", "counting"}:
         yield write_paragraph("The counts existed already, so their stages have no times.")
 
 
