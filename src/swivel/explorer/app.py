@@ -7,9 +7,8 @@ arguments.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
@@ -25,14 +24,15 @@ from pydantic import BeforeValidator
 
 from swivel.errors import ConfigError, SwivelError
 from swivel.explorer import queries
-from swivel.explorer.limits import MAX_ANSWERS, MAX_TERMS, MAX_TEXT_LENGTH
 from swivel.explorer.maps import Map, MapMaker
 from swivel.explorer.models import VectorSet, View
-from swivel.explorer.security import Guard
+from swivel.explorer.queries import MAX_TERMS, MAX_TEXT_LENGTH
+from swivel.explorer.security import HEADERS, find_fault
 from swivel.runtime.numbers import is_plain
 from swivel.runtime.resources import count_cores
 from swivel.vectors import Expression
 
+MAX_ANSWERS = 200
 _LABELS_PER_LINE = 2_000
 MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -214,8 +214,8 @@ def _bytes(array: np.ndarray[Any, Any] | None, dtype: str) -> Response:
     return Response(data, media_type="application/octet-stream", headers={"cache-control": "no-store"})
 
 
-def make_app(exploration: Exploration, bound: str) -> Guard:
-    """Return the ASGI application of a server on the address `bound`, wrapped in the security checks."""
+def make_app(exploration: Exploration, bound: str) -> FastAPI:
+    """Return the ASGI application of a server on the address `bound`."""
     # FastAPI's documentation pages are disabled because they load scripts from other sites.
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.state.exploration = exploration
@@ -225,26 +225,25 @@ def make_app(exploration: Exploration, bound: str) -> Guard:
     for file in (files("swivel.explorer") / "page").iterdir():
         if PurePath(file.name).suffix in MEDIA_TYPES:
             path = "/" if file.name == "index.html" else f"/{file.name}"
-            serve = _serve_file(file.name, file.read_bytes())
+            serve = _serve_file(file.read_bytes(), MEDIA_TYPES[PurePath(file.name).suffix])
             app.add_api_route(path, serve, methods=["GET", "HEAD"], response_model=None)
     app.include_router(router)
 
+    @app.middleware("http")
+    async def guard(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
+        fault = find_fault(request, bound)
+        response = await answer(request) if fault is None else _AsciiJson({"error": fault[1]}, fault[0])
+        response.headers.update(HEADERS)
+        return response
+
     app.add_exception_handler(SwivelError, _respond_to_error)
     app.add_exception_handler(RequestValidationError, _respond_to_invalid)
-    return Guard(app, bound)
+    return app
 
 
-def _serve_file(name: str, data: bytes) -> Callable[[Request], Response]:
-    media_type = MEDIA_TYPES[PurePath(name).suffix]
-    tag = f'"{hashlib.sha256(data).hexdigest()[:16]}"'
-    headers = {"etag": tag, "cache-control": "no-cache"}
-
-    def serve(request: Request) -> Response:
-        if request.headers.get("if-none-match") == tag:
-            return Response(status_code=304, headers=headers)
-        return Response(data, media_type=media_type, headers=headers)
-
-    return serve
+def _serve_file(data: bytes, media_type: str) -> Callable[[], Response]:
+    # Another version of Swivel may answer at the same address later: browsers must not keep the page.
+    return lambda: Response(data, media_type=media_type, headers={"cache-control": "no-store"})
 
 
 async def _respond_to_error(request: Request, error: Exception) -> Response:

@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.errors import StorageError, SwivelError
-from swivel.explorer.limits import MAX_POINTS
 from swivel.explorer.models import View
 from swivel.runtime.child_process import SentProgress, call_in_process, can_start_processes
 from swivel.runtime.progress import SILENT
@@ -40,6 +39,7 @@ from swivel.vectors.projection import (
 from swivel.vectors.search import Floats, scale_to_unit
 
 Compute = Callable[[Floats, Show], Floats]
+MAX_POINTS = 100_000  # of a map
 _DRAFT_SECONDS = 1.0  # between two drafts of a map
 CLUSTERS = 12  # as many as there are distinguishable colors
 TYPICAL = 6  # ids that describe a cluster

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 PORT = 8707
 _BACKLOG = 64  # connections that are accepted at once
 _GRACE_SECONDS = 2
+_MAX_CONNECTIONS = 200  # further ones get status 503; a process may often have 1,024 open files only
 
 
 def check_extra() -> None:
@@ -76,17 +77,17 @@ def make_server(exploration: Exploration, host: str) -> uvicorn.Server:
     import uvicorn
 
     from swivel.explorer.app import make_app
-    from swivel.explorer.connections import TimedProtocol
 
     config = uvicorn.Config(
         make_app(exploration, host),
-        http=TimedProtocol,
+        http="h11",
         log_level="warning",
         access_log=False,
         server_header=False,
         proxy_headers=False,
         ws="none",
         backlog=_BACKLOG,
+        limit_concurrency=_MAX_CONNECTIONS,
         timeout_graceful_shutdown=_GRACE_SECONDS,
     )
     return uvicorn.Server(config)

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from swivel.errors import ConfigError, missing_extra
-from swivel.explorer.limits import MAX_POINTS, MAX_TEXT_LENGTH
-from swivel.explorer.maps import Clusters, Map, MapMaker, cache_folder
+from swivel.explorer.maps import MAX_POINTS, Clusters, Map, MapMaker, cache_folder
 from swivel.explorer.models import View
+from swivel.explorer.queries import MAX_TEXT_LENGTH
 from swivel.reports.plots import FORMATS, draw_figure, plot_map
 from swivel.reports.plots.map_plot import PALETTE
 from swivel.runtime.control_characters import escape_controls
