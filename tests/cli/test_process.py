@@ -132,10 +132,11 @@ def test_terminated_run_of_standard_input_names_the_command_that_resumes(text: P
     assert stopped.returncode == 143
 
     what, _, command = last_line(stopped).rpartition(": ")
-    assert what == "terminated; resume with"
+    assert what == "terminated; resume with the same settings"
     program, *arguments = shlex.split(command)
     assert program.endswith("swivel")
-    done = swivel(*arguments)
+    training = [word for word in LONG if word not in ("--min-count", "1")]
+    done = swivel(*arguments, *training, "--epochs", "5")
     assert done.returncode == 0, done.stderr
     assert re.search(r"^resuming after [\d,]+ of [\d,]+ steps$", done.stderr, re.MULTILINE)
     assert done.stdout == f"{tmp_path / 'out' / 'vectors'}: 300 vectors of 8 dimensions\n"

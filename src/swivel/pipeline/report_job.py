@@ -68,7 +68,8 @@ class ReportJob:
         if not self.is_wanted:
             return
         # A thread of a pool would keep a command that is interrupted waiting for it.
-        self._draft = draft = Future()
+        draft: Future[tuple[RunSummary, Svgs]] = Future()
+        self._draft = draft
 
         def run() -> None:
             try:
