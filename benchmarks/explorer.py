@@ -33,7 +33,6 @@ from swivel.explorer.maps import Map, MapMaker, compute_in_process
 from swivel.explorer.models import open_set
 from swivel.explorer.server import serve, warm
 from swivel.vectors import Vectors, VectorTable
-from swivel.vectors.projection import Show
 from swivel.vectors.search import Floats
 
 MEASURES = ("swivel.explorer", "swivel.vectors.vectors", "swivel.vectors.search")
@@ -85,19 +84,19 @@ def time_umap(path: str | Path) -> dict[str, float]:
     began = time.perf_counter()
     components = made.components
     there = time.perf_counter()
-    points = compute_in_process(components, lambda draft: None)
+    points = compute_in_process(components)
     print("umap of", len(points), "words")
     return {"components": round(there - began, 2), "umap": round(time.perf_counter() - there, 1)}
 
 
 def run_server(path: str, answers: Connection) -> None:
-    def never(components: Floats, show: Show) -> Floats:
+    def never(components: Floats) -> Floats:
         threading.Event().wait()
         raise AssertionError
 
     began = time.perf_counter()
     with explorer.listen("127.0.0.1", 0) as listener:
-        exploration = Exploration([open_set(path)], MapMaker(None, never))
+        exploration = Exploration([open_set(path)], MapMaker(never))
         opened = time.perf_counter()
         warm(exploration)
         chosen = exploration.sets[0]

@@ -12,7 +12,6 @@ from swivel.explorer.app import Exploration
 from swivel.explorer.maps import MapMaker
 from swivel.explorer.models import VectorSet
 from swivel.vectors import Vectors, VectorTable
-from swivel.vectors.projection import Show
 from swivel.vectors.search import Floats
 
 HTML = "<img src=x onerror=alert(1)>"
@@ -56,7 +55,7 @@ def build_matrix(path: Path) -> Matrix:
         return builder.finish()
 
 
-def spread(components: Floats, show: Show) -> Floats:
+def spread(components: Floats) -> Floats:
     """Return points on a circle, in place of UMAP, which takes a process."""
     angles = np.arange(len(components)) * 2.4
     return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
@@ -66,4 +65,4 @@ def make_exploration(matrix: Matrix | None = None, *, two: bool = False) -> Expl
     sets = [VectorSet("first", make_vectors(), matrix)]
     if two:
         sets.append(VectorSet("second", make_vectors(columns=False, seed=5, counted=False)))
-    return Exploration(sets, MapMaker(None, spread))
+    return Exploration(sets, MapMaker(spread))

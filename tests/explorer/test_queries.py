@@ -362,4 +362,4 @@ def test_values_that_are_not_finite_are_an_error_in_one_line(value: float, is_ro
 
 
 def open_client(sets: list[VectorSet]) -> TestClient:
-    return TestClient(make_app(Exploration(sets, MapMaker(None)), "127.0.0.1"), base_url="http://127.0.0.1")
+    return TestClient(make_app(Exploration(sets, MapMaker()), "127.0.0.1"), base_url="http://127.0.0.1")

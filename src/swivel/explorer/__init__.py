@@ -2,7 +2,7 @@
 
 `models` opens vectors, `queries` and `spelling` answer queries about them, `maps` computes maps in the background,
 `app` serves the results and the page (in `page/`: plain HTML, CSS and JavaScript without a build step), and `security`
-checks every request. The explorer writes only to the map cache of the user and makes no network requests.
+checks every request. The explorer writes nothing and makes no network requests.
 """
 
 from swivel.explorer.security import is_loopback as is_loopback

@@ -65,11 +65,11 @@ def name_url(listener: socket.socket) -> str:
 def open_exploration(paths: Sequence[str | Path], matrix: str | Path | None = None) -> Exploration:
     """Open one or two sets of vectors; `matrix` is what the first was trained on, by default the one beside it."""
     from swivel.explorer.app import Exploration
-    from swivel.explorer.maps import MapMaker, cache_folder
+    from swivel.explorer.maps import MapMaker
     from swivel.explorer.models import open_set
 
     sets = [open_set(path, matrix if number == 0 else None) for number, path in enumerate(paths)]
-    return Exploration(sets, MapMaker(cache_folder()))
+    return Exploration(sets, MapMaker())
 
 
 def make_server(exploration: Exploration, host: str) -> uvicorn.Server:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from swivel.errors import ConfigError, missing_extra
-from swivel.explorer.maps import MAX_POINTS, Clusters, Map, MapMaker, cache_folder
+from swivel.explorer.maps import MAX_POINTS, Clusters, Map
 from swivel.explorer.models import View
 from swivel.explorer.queries import MAX_TEXT_LENGTH
 from swivel.reports.plots import FORMATS, draw_figure, plot_map
@@ -110,7 +110,7 @@ def make_map(
     words
         Number of words, at most 100,000.
     layout
-        "umap", or "pca" for principal components. UMAP takes from seconds to a minute; its result is cached.
+        "umap", or "pca" for principal components. UMAP takes seconds.
     title
         The title of the page in HTML.
     progress
@@ -140,8 +140,7 @@ def make_map(
         clusters = target.find_clusters()
         if layout == "umap":
             # In this process: a script without `if __name__ == "__main__"` cannot start another one.
-            maker = MapMaker(cache_folder(), lambda components, _: compute_umap(components))
-            target.umap = maker.load_or_compute(target)
+            target.umap = compute_umap(target.components)
 
     points = target.points(layout)
     assert points is not None
