@@ -8,8 +8,6 @@ import numpy as np
 
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
-from swivel.explorer.app import Exploration
-from swivel.explorer.maps import MapMaker
 from swivel.explorer.models import VectorSet
 from swivel.vectors import Vectors, VectorTable
 from swivel.vectors.search import Floats
@@ -61,8 +59,11 @@ def spread(components: Floats) -> Floats:
     return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 
 
-def make_exploration(matrix: Matrix | None = None, *, two: bool = False) -> Exploration:
+def make_sets(matrix: Matrix | None = None, *, two: bool = False) -> list[VectorSet]:
     sets = [VectorSet("first", make_vectors(), matrix)]
     if two:
         sets.append(VectorSet("second", make_vectors(columns=False, seed=5, counted=False)))
-    return Exploration(sets, MapMaker(spread))
+    for each in sets:
+        for view in each.views.values():
+            view.map.compute = spread
+    return sets

@@ -21,8 +21,7 @@ from explorer_data import GROUPS, HTML, WORDS, make_vectors, spread
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, MissingExtra, SwivelError
 from swivel.explorer import maps
-from swivel.explorer.maps import Map, MapMaker, compute_in_process, find_clusters
-from swivel.explorer.models import View
+from swivel.explorer.maps import MAX_POINTS, Map, compute_in_process, find_clusters
 from swivel.explorer.word_map import WordMap, make_map
 from swivel.reports.plots import plot_map
 from swivel.vectors import Vectors, VectorTable, projection, umap_kernels
@@ -30,8 +29,8 @@ from swivel.vectors.projection import fit_to_frame, reduce_vectors, take_plane, 
 from swivel.vectors.search import Floats
 
 
-def make_view() -> View:
-    return View("w", "w", lambda: make_vectors(columns=False))
+def make_test_map(max_points: int = MAX_POINTS) -> Map:
+    return Map(lambda: make_vectors(columns=False), max_points)
 
 
 def wait_for(condition: Callable[[], Any]) -> None:
@@ -85,13 +84,13 @@ def test_a_map_is_computed_once() -> None:
         calls.append(len(components))
         return spread(components)
 
-    view = make_view()
-    maker = MapMaker(count_and_spread)
-    first = maker.map_of(view)
-    assert maker.map_of(view) is first
-    wait_until_made(first)
+    made = make_test_map()
+    made.compute = count_and_spread
+    for _ in range(2):
+        made.start()
+        wait_until_made(made)
     assert calls == [WORDS]
-    assert first.describe()["umap"] == "ready"
+    assert made.describe()["umap"] == "ready"
 
 
 @pytest.mark.parametrize(
@@ -101,14 +100,16 @@ def test_an_error_is_shown_and_the_components_stay_available(error: Exception, s
     def fail(components: Floats) -> Floats:
         raise error
 
-    made = MapMaker(fail).map_of(make_view())
+    made = make_test_map()
+    made.compute = fail
+    made.start()
     wait_until_made(made)
     assert (made.describe()["umap"], made.describe()["problem"]) == ("missing", shown)
     assert made.points("pca") is not None and made.points("umap") is None
 
 
 def test_maps_have_a_maximum_number_of_points() -> None:
-    made = Map(make_view(), 50)
+    made = make_test_map(50)
     assert (len(made), len(made.components), made.describe()["total"]) == (50, 50, WORDS)
 
 

@@ -22,7 +22,7 @@ import pytest
 import uvicorn
 from click.testing import CliRunner
 
-from explorer_data import build_matrix, make_exploration, make_vectors
+from explorer_data import build_matrix, make_sets, make_vectors
 from swivel import explorer
 from swivel.cli import cli
 from swivel.counts import open_matrix
@@ -106,9 +106,9 @@ def test_a_damaged_or_foreign_matrix_beside_the_vectors_is_ignored(tmp_path: Pat
 
 
 def test_warm_makes_all_views() -> None:
-    exploration = make_exploration(two=True)
-    server.warm(exploration)
-    assert all(view._vectors is not None for each in exploration.sets for view in each.views.values())
+    sets = make_sets(two=True)
+    server.warm(sets)
+    assert all(view._vectors is not None for each in sets for view in each.views.values())
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_a_public_address_gives_a_warning(tmp_path: Path, monkeypatch: pytest.Mo
 def start_server() -> Iterator[tuple[uvicorn.Server, tuple[str, int]]]:
     """Yield a server that runs in a thread, and its address."""
     with explorer.listen("127.0.0.1", 0) as listener:
-        running = server.make_server(make_exploration(), "127.0.0.1")
+        running = server.make_server(make_sets(), "127.0.0.1")
         thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
         thread.start()
         try:

@@ -79,9 +79,9 @@ def explore(
     message = options.progress.message
     # The port is taken before vectors are opened: that it is in use is said at once.
     with explorer.listen(host, port) as listener:
-        exploration = explorer.open_exploration([vectors, other] if other else [vectors], matrix)
+        sets = explorer.open_sets([vectors, other] if other else [vectors], matrix)
         url = explorer.name_url(listener)
-        names = " and ".join(each.name for each in exploration.sets)
+        names = " and ".join(each.name for each in sets)
         show({"url": url}, lambda: print_result(f"{names}: {url}"))
 
         if not explorer.is_loopback(host):
@@ -89,7 +89,7 @@ def explore(
         if no_browser or not webbrowser.open(url):
             message("open the address in a browser")
         message("Ctrl-C ends it")
-        explorer.serve(exploration, listener, host)
+        explorer.serve(sets, listener, host)
     message("stopped")
 
 

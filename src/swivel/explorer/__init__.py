@@ -10,5 +10,5 @@ from swivel.explorer.server import PORT as PORT
 from swivel.explorer.server import check_extra as check_extra
 from swivel.explorer.server import listen as listen
 from swivel.explorer.server import name_url as name_url
-from swivel.explorer.server import open_exploration as open_exploration
+from swivel.explorer.server import open_sets as open_sets
 from swivel.explorer.server import serve as serve

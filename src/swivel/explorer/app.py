@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
 from pathlib import PurePath
@@ -24,7 +23,7 @@ from pydantic import BeforeValidator
 
 from swivel.errors import ConfigError, SwivelError
 from swivel.explorer import queries
-from swivel.explorer.maps import Map, MapMaker
+from swivel.explorer.maps import Map
 from swivel.explorer.models import VectorSet, View
 from swivel.explorer.queries import MAX_TERMS, MAX_TEXT_LENGTH
 from swivel.explorer.security import HEADERS, find_fault
@@ -40,14 +39,6 @@ MEDIA_TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Exploration:
-    """The one or two sets of vectors that are shown, and the maker of their maps."""
-
-    sets: Sequence[VectorSet]
-    maps: MapMaker
 
 
 def _check_digits(value: Any) -> Any:
@@ -69,7 +60,7 @@ get = partial(router.api_route, methods=["GET", "HEAD"], response_model=None)
 
 def choose(request: Request, number: Number = 0, view: Text = "") -> tuple[VectorSet, View]:
     """Return the set and the view named in a request."""
-    sets: Sequence[VectorSet] = request.app.state.exploration.sets
+    sets: Sequence[VectorSet] = request.app.state.sets
     if number >= len(sets):
         raise ConfigError(f"set must be below {len(sets)}, got {number}")
     return sets[number], sets[number].view(view)
@@ -78,10 +69,10 @@ def choose(request: Request, number: Number = 0, view: Text = "") -> tuple[Vecto
 Chosen = Annotated[tuple[VectorSet, View], Depends(choose)]
 
 
-def find_map(request: Request, choice: Chosen) -> Map:
-    """Return the map of the view named in a request."""
-    word_map: Map = request.app.state.exploration.maps.map_of(choice[1])
-    return word_map
+def find_map(choice: Chosen) -> Map:
+    """Return the map of the view named in a request; the first request for a map starts its computation."""
+    choice[1].map.start()
+    return choice[1].map
 
 
 ChosenMap = Annotated[Map, Depends(find_map)]
@@ -106,9 +97,9 @@ TypedExpression = Annotated[Expression, Depends(read_query)]
 
 
 @get("/sets")
-def sets(request: Request) -> Response:
+def describe_sets(request: Request) -> Response:
     """Return a description of the sets of vectors, and the largest `count` that is allowed."""
-    shown = request.app.state.exploration.sets
+    shown = request.app.state.sets
     return _json({"sets": [each.describe() for each in shown], "most": MAX_ANSWERS})
 
 
@@ -176,7 +167,7 @@ def order(word_map: ChosenMap) -> Response:
 @get("/map/counts")
 def counts(word_map: ChosenMap) -> Response:
     """Return the count of the label of each point as float32."""
-    return _bytes(word_map.view.vectors.vocabulary.counts[: len(word_map)], "<f4")
+    return _bytes(word_map.vectors.vocabulary.counts[: len(word_map)], "<f4")
 
 
 @get("/map/labels")
@@ -187,7 +178,7 @@ def labels(word_map: ChosenMap) -> Response:
 
 def _label_lines(word_map: Map) -> Iterator[str]:
     """Yield JSON lists of labels, common ones first; labels longer than a query may be are cut."""
-    tokens = word_map.view.vectors.vocabulary.tokens
+    tokens = word_map.vectors.vocabulary.tokens
     for start in range(0, len(word_map), _LABELS_PER_LINE):
         part = tokens[start : min(start + _LABELS_PER_LINE, len(word_map))]
         yield json.dumps([token[:MAX_TEXT_LENGTH] for token in part]) + "\n"
@@ -214,11 +205,11 @@ def _bytes(array: np.ndarray[Any, Any] | None, dtype: str) -> Response:
     return Response(data, media_type="application/octet-stream", headers={"cache-control": "no-store"})
 
 
-def make_app(exploration: Exploration, bound: str) -> FastAPI:
-    """Return the ASGI application of a server on the address `bound`."""
+def make_app(sets: Sequence[VectorSet], bound: str) -> FastAPI:
+    """Return the ASGI application that shows one or two sets of vectors, for a server on the address `bound`."""
     # FastAPI's documentation pages are disabled because they load scripts from other sites.
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.exploration = exploration
+    app.state.sets = sets
     app.state.query_slots = asyncio.Semaphore(count_cores())
 
     # The files of the page are read into memory once, so that the path of a request never reaches the file system.

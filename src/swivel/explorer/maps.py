@@ -17,15 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.errors import SwivelError
-from swivel.explorer.models import View
 from swivel.runtime.child_process import ChildProcess, can_start_processes
 from swivel.runtime.progress import SILENT
+from swivel.vectors import Vectors
 from swivel.vectors.projection import compute_umap, fit_to_frame, reduce_vectors, take_plane, weigh_labels
 from swivel.vectors.search import Floats, scale_to_unit
 
 MAX_POINTS = 100_000  # of a map
 CLUSTERS = 12  # as many as there are distinguishable colors
 TYPICAL = 6  # ids that describe a cluster
+_UMAP_LOCK = threading.Lock()  # Two UMAPs at once would take the cores from the queries.
 _SAMPLE = 20_000  # k-means is fitted to this many most common words, and predicts the cluster of all words
 
 
@@ -81,12 +82,13 @@ def compute_politely(components: Floats) -> Floats:
 
 
 class Map:
-    """The map of one view: its most common labels, by default 100,000."""
+    """The map of the vectors that `get_vectors` returns: their most common labels, by default 100,000."""
 
     # A background thread sets `clusters`, then `umap` or `problem`. `began` is the time when UMAP started, or 0.
 
-    def __init__(self, view: View, max_points: int = MAX_POINTS) -> None:
-        self.view = view
+    def __init__(self, get_vectors: Callable[[], Vectors], max_points: int = MAX_POINTS) -> None:
+        self.get_vectors = get_vectors
+        self.compute: Callable[[Floats], Floats] = compute_in_process
         self.max_points = max_points
         self.umap: Floats | None = None
         self.clusters: Clusters | None = None
@@ -97,16 +99,40 @@ class Map:
         # requests read them without a lock.
         self._lock = threading.Lock()
         self._components: Floats | None = None
+        self._thread: threading.Thread | None = None
 
     def __len__(self) -> int:
-        return min(len(self.view.vectors), self.max_points)
+        return min(len(self.vectors), self.max_points)
+
+    @property
+    def vectors(self) -> Vectors:
+        """The vectors that are shown."""
+        return self.get_vectors()
+
+    def start(self) -> None:
+        """Compute clusters and UMAP in a background thread; only the first call does so."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._make, daemon=True)
+                self._thread.start()
+
+    def _make(self) -> None:
+        try:
+            self.find_clusters()
+            with _UMAP_LOCK:
+                self.began = time.monotonic()
+                self.umap = self.compute(self.components)
+        except SwivelError as error:
+            self.problem = str(error)
+        except Exception as error:  # An error in a thread would be lost; the page shows it.
+            self.problem = f"{type(error).__name__}: {error}"
 
     @property
     def components(self) -> Floats:
         """The principal components of the vectors; the first thread computes them and the others wait."""
         with self._lock:
             if self._components is None:
-                self._components = reduce_vectors(self.view.vectors.unit_vectors[: len(self)])
+                self._components = reduce_vectors(self.vectors.unit_vectors[: len(self)])
             return self._components
 
     def points(self, layout: str) -> Floats | None:
@@ -116,7 +142,7 @@ class Map:
 
     def find_clusters(self) -> Clusters:
         """Compute the clusters, and keep them."""
-        self.clusters = find_clusters(self.components, weigh_labels(self.view.vectors, len(self)))
+        self.clusters = find_clusters(self.components, weigh_labels(self.vectors, len(self)))
         return self.clusters
 
     def describe(self) -> dict[str, Any]:
@@ -129,47 +155,16 @@ class Map:
         clusters = None
         if self.clusters is not None:
             sizes = np.bincount(self.clusters.numbers, minlength=len(self.clusters.typical)).tolist()
-            tokens = self.view.vectors.vocabulary.tokens
+            tokens = self.vectors.vocabulary.tokens
             clusters = [
                 {"size": size, "typical": [tokens[number] for number in typical]}
                 for size, typical in zip(sizes, self.clusters.typical, strict=True)
             ]
         return {
             "points": len(self),
-            "total": len(self.view.vectors),
+            "total": len(self.vectors),
             "umap": state,
             "problem": self.problem,
             "seconds": round(time.monotonic() - self.began, 1) if is_running else 0,
             "clusters": clusters,
         }
-
-
-class MapMaker:
-    """Compute maps in background threads, one UMAP at a time."""
-
-    def __init__(self, compute: Callable[[Floats], Floats] = compute_in_process) -> None:
-        self._compute = compute
-        self._maps: dict[int, Map] = {}  # by id(view)
-        self._lock = threading.Lock()  # held while _maps is read or changed
-        # Held while one UMAP is computed: two at once would take the cores from the queries.
-        self._umap_lock = threading.Lock()
-
-    def map_of(self, view: View) -> Map:
-        """Return the map of a view; the first call for a view starts its computation."""
-        with self._lock:
-            if id(view) not in self._maps:
-                self._maps[id(view)] = Map(view)
-                threading.Thread(target=self._make, args=(self._maps[id(view)],), daemon=True).start()
-            return self._maps[id(view)]
-
-    def _make(self, target: Map) -> None:
-        """Compute clusters and UMAP of a map: the main function of a background thread."""
-        try:
-            target.find_clusters()
-            with self._umap_lock:
-                target.began = time.monotonic()
-                target.umap = self._compute(target.components)
-        except SwivelError as error:
-            target.problem = str(error)
-        except Exception as error:  # An error in a thread would be lost; the page shows it.
-            target.problem = f"{type(error).__name__}: {error}"

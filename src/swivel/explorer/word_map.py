@@ -14,7 +14,6 @@ import numpy as np
 
 from swivel.errors import ConfigError, missing_extra
 from swivel.explorer.maps import MAX_POINTS, Clusters, Map
-from swivel.explorer.models import View
 from swivel.explorer.queries import MAX_TEXT_LENGTH
 from swivel.reports.plots import FORMATS, draw_figure, plot_map
 from swivel.reports.plots.map_plot import PALETTE
@@ -135,7 +134,7 @@ def make_map(
     if importlib.util.find_spec("sklearn") is None:
         raise missing_extra("maps", "scikit-learn", "explore")
 
-    target = Map(View("saved", "", lambda: vectors), words)
+    target = Map(lambda: vectors, words)
     with track(choose_progress(progress), "computing the map", None, "words"):
         clusters = target.find_clusters()
         if layout == "umap":
