@@ -6,7 +6,6 @@ arguments.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
@@ -16,7 +15,6 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import APIRouter, Depends, FastAPI, Query, Request
-from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import BeforeValidator
@@ -28,7 +26,6 @@ from swivel.explorer.models import VectorSet, View
 from swivel.explorer.queries import MAX_TERMS, MAX_TEXT_LENGTH
 from swivel.explorer.security import HEADERS, find_fault
 from swivel.runtime.numbers import is_plain
-from swivel.runtime.resources import count_cores
 from swivel.vectors import Expression
 
 MAX_ANSWERS = 200
@@ -78,14 +75,6 @@ def find_map(choice: Chosen) -> Map:
 ChosenMap = Annotated[Map, Depends(find_map)]
 
 
-async def run_query(request: Request, query: Callable[..., dict[str, Any]], *arguments: Any) -> Response:
-    """Run a search over all words in a thread; no more searches run at the same time than there are cores."""
-    # A waiting request holds no thread.
-    # More at once would only wait for each other, each with its scores in memory.
-    async with request.app.state.query_slots:
-        return _json(await run_in_threadpool(query, *arguments))
-
-
 def read_query(choice: Chosen, q: Text = "", plus: Texts = None, minus: Texts = None) -> Expression:
     """Return the expression of a request: the typed text `q`, or the words `plus` and `minus`."""
     if q:
@@ -110,20 +99,19 @@ def suggest(choice: Chosen, q: Text = "", count: Count = 8) -> Response:
 
 
 @get("/nearest")
-async def nearest(request: Request, choice: Chosen, expression: TypedExpression, count: Count = 20) -> Response:
+def nearest(choice: Chosen, expression: TypedExpression, count: Count = 20) -> Response:
     """Return the nearest neighbors of an expression."""
-    return await run_query(request, queries.find_nearest, choice[1], expression, count)
+    return _json(queries.find_nearest(choice[1], expression, count))
 
 
 @get("/columns")
-async def columns(request: Request, choice: Chosen, q: Text, count: Count = 20) -> Response:
+def columns(choice: Chosen, q: Text, count: Count = 20) -> Response:
     """Return the columns with the highest scores for a word."""
-    return await run_query(request, queries.find_columns, choice[0], (q,), count)
+    return _json(queries.find_columns(choice[0], (q,), count))
 
 
 @get("/analogy")
-async def analogy(
-    request: Request,
+def analogy(
     choice: Chosen,
     words: Annotated[list[Text], Query(min_length=3, max_length=3, alias="word")],
     method: Literal["3cosadd", "3cosmul"] = "3cosadd",
@@ -131,13 +119,13 @@ async def analogy(
 ) -> Response:
     """Return the answers to the analogy "a is to b as c is to ?"; the parameter `word` is given three times."""
     a, b, c = words
-    return await run_query(request, queries.solve_analogy, choice[1], (a, b, c), method, count)
+    return _json(queries.solve_analogy(choice[1], (a, b, c), method, count))
 
 
 @get("/compare")
-async def compare(request: Request, choice: Chosen, a: Text, b: Text, count: Count = 20) -> Response:
+def compare(choice: Chosen, a: Text, b: Text, count: Count = 20) -> Response:
     """Return the cosine of two words, and the neighbors and columns that they share or not."""
-    return await run_query(request, queries.compare_words, *choice, (a, b), count)
+    return _json(queries.compare_words(*choice, (a, b), count))
 
 
 @get("/map")
@@ -210,7 +198,6 @@ def make_app(sets: Sequence[VectorSet], bound: str) -> FastAPI:
     # FastAPI's documentation pages are disabled because they load scripts from other sites.
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.state.sets = sets
-    app.state.query_slots = asyncio.Semaphore(count_cores())
 
     # The files of the page are read into memory once, so that the path of a request never reaches the file system.
     for file in (files("swivel.explorer") / "page").iterdir():

@@ -7,6 +7,7 @@ so are API requests from pages of other sites.
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ POLICY = (
     "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'"
 )
+# An IPv6 address in brackets, or a name; and a port. User names and paths do not match.
+_HOST = re.compile(r"(\[(?P<address>[0-9a-f.]*:[0-9a-f.:]*)\]|(?P<name>[a-z0-9._-]+))(:[0-9]{1,5})?")
 HEADERS = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
@@ -37,32 +40,15 @@ def allows_host(bound: str, header: str) -> bool:
     # A server on a loopback address allows loopback addresses and `localhost`. A server on another address also allows
     # any numeric address (DNS rebinding needs a name) and the name of this machine. Ports are ignored, because a tunnel
     # may use another one. Starlette's TrustedHostMiddleware allows only names of a fixed list.
-    name = _parse_host(header.lower())
-    if name is None:
+    match = _HOST.fullmatch(header.lower())
+    if match is None:
         return False
+    name = match["address"] or match["name"].removesuffix(".")
     if is_loopback(name):
         return True
     if is_loopback(bound):
         return False
     return name in {bound.lower(), socket.gethostname().lower()} or _to_address(name) is not None
-
-
-def _parse_host(header: str) -> str | None:
-    """Return the name or the address of a Host header in lower case, None if the header is malformed."""
-    from starlette.datastructures import URL
-
-    try:
-        url = URL(f"//{header}")
-        name = url.hostname or ""
-        port = url.port
-    except ValueError:
-        return None
-
-    # Put together again, the two must give the header: there is no user name, no path, and nothing after a bracket.
-    address = f"[{name}]" if ":" in name else name
-    if header not in (address, f"{address}:{port}"):
-        return None
-    return name.removesuffix(".")
 
 
 def is_loopback(host: str) -> bool:

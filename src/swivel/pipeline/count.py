@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from swivel.config import SCORERS, CorpusConfig, CountConfig
+from swivel.config import SCORERS, CorpusConfig, CountConfig, VocabularyConfig, stage_config
 from swivel.corpus.vocabulary import Vocabulary, check_units, choose_vocabulary, describe_text, read_tokens
 from swivel.errors import ConfigError
-from swivel.pipeline.settings import TextCounting, given, make_options, resolve_counting, split_settings
+from swivel.pipeline.settings import TextCounting, check_names, given, make_options, resolve_counting
 from swivel.runtime.estimates import ResourceEstimate, check_libraries
 from swivel.runtime.numbers import plural
 from swivel.runtime.options import RunOptions
@@ -79,6 +79,7 @@ def count(
     from swivel.corpus import find_texts
 
     options = make_options(options, settings)
+    check_names(settings, CorpusConfig, VocabularyConfig, CountConfig)
     counting = resolve_counting(recipe, {**settings, **given(window=window, min_count=min_count, device=device)})
     word_list = list_tokens(vocabulary)
     return count_texts(find_texts(texts, out), out, counting, word_list, options, vocabulary_file=file_of(vocabulary))
@@ -297,7 +298,8 @@ def find_phrases(texts: Texts, *, options: RunOptions | None = None, **settings:
     from swivel.corpus.joined_corpus import JoinedCorpus
 
     options = (options or RunOptions()).fix_memory()
-    (config,) = split_settings("default", {"phrases": "word2vec", **settings}, CorpusConfig)
+    check_names(settings, CorpusConfig)
+    config = stage_config(CorpusConfig, **{"phrases": "word2vec", **settings})
     if config.phrases not in SCORERS:
         raise ConfigError(f"phrases must be one of {', '.join(SCORERS)}, got {config.phrases!r}")
 

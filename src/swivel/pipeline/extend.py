@@ -27,7 +27,7 @@ from swivel.corpus.vocabulary import Vocabulary, choose_tokens, from_list
 from swivel.counts.cooccurrence import column_vocabulary, count_tokens
 from swivel.errors import ConfigError, VocabularyError
 from swivel.pipeline.count import IDS, check_device, encode_texts, file_of, list_tokens, read_beside_device
-from swivel.pipeline.settings import TextCounting, check_names, given, settings_of
+from swivel.pipeline.settings import TextCounting, check_names, given
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Progress, track
@@ -100,23 +100,23 @@ def extend(
     config = {**trained.settings, **counting.to_dict()}
     with output_folder(out, [trained.path, file_of(vocabulary), *local_files(texts)], options) as output:
         path = output.path
-        if path is None:
-            with output.working() as scratch:
-                counts = _count_words(trained, texts, counting, word_list, scratch, options)
-            return _add_words(trained, counts, counting, options)
+        inputs = {}
+        if path is not None:
+            digests = digest_sources(texts, known=path, threads=options.thread_count, progress=options.progress)
+            inputs = {"vectors": trained.fingerprint, **fingerprint_sources(texts, counting.corpus, digests)}
+            if word_list is not None:
+                inputs["vocabulary"] = fingerprint(list(word_list))
+            if output.has_result("vectors", {"config": config, "inputs": inputs}, is_comparable=can_compare(inputs)):
+                return load(path)
 
-        digests = digest_sources(texts, known=path, threads=options.thread_count, progress=options.progress)
-        inputs = {"vectors": trained.fingerprint, **fingerprint_sources(texts, counting.corpus, digests)}
-        if word_list is not None:
-            inputs["vocabulary"] = fingerprint(list(word_list))
-        if output.has_result("vectors", {"config": config, "inputs": inputs}, is_comparable=can_compare(inputs)):
-            return load(path)
-
-        with create_folder(path, "vectors", overwrite=options.overwrite) as writer:
-            with scratch_folder(path) as scratch:
+        with output.working() as folder:
+            with scratch_folder(folder) as scratch:
                 counts = _count_words(trained, texts, counting, word_list, scratch, options)
             result = _add_words(trained, counts, counting, options)
-            write_vectors(writer, result, config=config, inputs=inputs, facts=to_facts(digests))
+            if path is None:
+                return result
+            with create_folder(path, "vectors", overwrite=options.overwrite) as writer:
+                write_vectors(writer, result, config=config, inputs=inputs, facts=to_facts(digests))
         return load(path)
 
 
@@ -171,9 +171,9 @@ def _choose_counting(trained: Vectors, settings: Mapping[str, Any]) -> TextCount
             )
 
     return TextCounting(
-        CorpusConfig(**{**recorded["corpus"], **settings_of(new_settings, CorpusConfig)}),
-        VocabularyConfig(**settings_of(new_settings, VocabularyConfig)),
-        CountConfig(**{**recorded["count"], **settings_of(new_settings, CountConfig)}),
+        recorded_config(CorpusConfig, {**recorded["corpus"], **new_settings}),
+        recorded_config(VocabularyConfig, new_settings),
+        recorded_config(CountConfig, {**recorded["count"], **new_settings}),
     )
 
 
