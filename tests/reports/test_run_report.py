@@ -23,8 +23,7 @@ from swivel.errors import ConfigError
 from swivel.evaluation import AnalogyResult, SectionResult
 from swivel.pipeline.report_job import ReportJob
 from swivel.reports.plots import plot_epochs
-from swivel.reports.run_report import compose_run, write_report
-from swivel.reports.run_summary import ask_words, choose_words, find_map, summarize_run
+from swivel.reports.run_report import ask_words, choose_words, compose_run, find_map, summarize_run, write_report
 from swivel.runtime.child_process import ChildProcess
 from swivel.runtime.progress import Stopwatch, track
 from swivel.storage import read_manifest
@@ -101,7 +100,7 @@ def test_words_of_letters_are_preferred() -> None:
 
 def test_rare_words_have_neighbors_among_many(monkeypatch: pytest.MonkeyPatch, trained: Path) -> None:
     everything = ask_words(swivel.load(trained))
-    monkeypatch.setattr("swivel.reports.run_summary.MAX_CANDIDATES", 20)
+    monkeypatch.setattr("swivel.reports.run_report.MAX_CANDIDATES", 20)
     asked = ask_words(swivel.load(trained))
     assert [each.word for each in asked] == [each.word for each in everything]
     common = {f"w{n}" for n in range(20)} | {each.word for each in asked}
@@ -263,7 +262,7 @@ def test_an_error_in_the_report_does_not_make_the_run_fail(
     def fail(*_: object, **__: object) -> None:
         raise ValueError("no luck")
 
-    monkeypatch.setattr("swivel.reports.run_summary.summarize_run", fail)
+    monkeypatch.setattr("swivel.reports.run_report.summarize_run", fail)
     progress = MessageRecorder()
     swivel.train(planted, tmp_path / "v", dim=2, epochs=1, options=swivel.RunOptions(report=True, progress=progress))
     assert progress.lines[-1] == "no report: no luck"

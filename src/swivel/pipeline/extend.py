@@ -237,11 +237,8 @@ def _choose_frequent(types: TypeCounts, known: Vocabulary, config: VocabularyCon
         new = {word: count for word, count in seen.items() if word not in known}
         if not new:
             raise VocabularyError(f"the text has no new word: all {len(seen):,} words are in the vocabulary")
-        most_common = max(new, key=lambda word: (new[word], word))
         raise VocabularyError(
-            f"no new word occurs {config.min_count:,} times or more (the most common one is {most_common!r} with "
-            f"{new[most_common]:,}); pass a smaller min_count",
-            argument="min_count",
+            f"no new word occurs {config.min_count:,} times or more; pass a smaller min_count", argument="min_count"
         )
     return choose_tokens(new, config)
 

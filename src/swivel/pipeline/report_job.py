@@ -19,8 +19,7 @@ from swivel.storage.overlap import refuse_foreign
 
 if TYPE_CHECKING:
     from swivel.counts import Matrix
-    from swivel.reports.run_report import Svgs
-    from swivel.reports.run_summary import RunSummary
+    from swivel.reports.run_report import RunSummary, Svgs
     from swivel.vectors import Vectors
 
 REPORT = "report.html"
@@ -73,7 +72,7 @@ class ReportJob:
 
         def run() -> None:
             try:
-                from swivel.reports.run_summary import summarize_run
+                from swivel.reports.run_report import summarize_run
 
                 summary = summarize_run(vectors, matrix, folder)
                 draft.set_result((summary, self._draw(summary.map, summary.epochs)))
