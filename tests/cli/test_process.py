@@ -119,11 +119,11 @@ def test_terminated_run_leaves_with_one_line_and_its_own_status(text: Path, tmp_
     command = [*COMMAND, "run", str(text), "-o", str(tmp_path / "out"), *LONG, "--epochs", "1000000"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
-    assert any(line.startswith("training") for line in process.stderr)
+    assert any(line.startswith("training 300 x 300") for line in process.stderr)
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
-    assert (out, err) == ("", "terminated; run the same command again to resume\n")
-    assert process.returncode == 143
+    assert (process.returncode, out) == (143, "")
+    assert err.splitlines()[-1] == "terminated; run the same command again to resume"
 
 
 def test_terminated_run_of_standard_input_names_the_command_that_resumes(text: Path, tmp_path: Path) -> None:
