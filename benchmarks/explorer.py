@@ -28,12 +28,10 @@ import numpy as np
 from common import keep, make_parser, parse_arguments, work_folder
 from swivel import explorer
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.explorer.app import Exploration
-from swivel.explorer.maps import Map, MapMaker, compute_in_process
+from swivel.explorer.maps import compute_in_process
 from swivel.explorer.models import open_set
 from swivel.explorer.server import serve, warm
 from swivel.vectors import Vectors, VectorTable
-from swivel.vectors.projection import Show
 from swivel.vectors.search import Floats
 
 MEASURES = ("swivel.explorer", "swivel.vectors.vectors", "swivel.vectors.search")
@@ -81,26 +79,26 @@ def make_vectors(path: Path, words: int, dim: int) -> Path:
 
 def time_umap(path: str | Path) -> dict[str, float]:
     """Return the seconds until the principal components of a map are there, and then its places by UMAP."""
-    made = Map(open_set(str(path)).view(""))
+    made = open_set(str(path)).view("").map
     began = time.perf_counter()
     components = made.components
     there = time.perf_counter()
-    points = compute_in_process(components, lambda draft: None)
+    points = compute_in_process(components)
     print("umap of", len(points), "words")
     return {"components": round(there - began, 2), "umap": round(time.perf_counter() - there, 1)}
 
 
 def run_server(path: str, answers: Connection) -> None:
-    def never(components: Floats, show: Show) -> Floats:
+    def never(components: Floats) -> Floats:
         threading.Event().wait()
         raise AssertionError
 
     began = time.perf_counter()
     with explorer.listen("127.0.0.1", 0) as listener:
-        exploration = Exploration([open_set(path)], MapMaker(None, never))
+        chosen = open_set(path)
         opened = time.perf_counter()
-        warm(exploration)
-        chosen = exploration.sets[0]
+        chosen.view("").map.compute = never
+        warm([chosen])
         started = {
             "pid": os.getpid(),
             "port": listener.getsockname()[1],
@@ -111,7 +109,7 @@ def run_server(path: str, answers: Connection) -> None:
             "warm_seconds": time.perf_counter() - opened,
         }
         answers.send(started)
-        serve(exploration, listener, "127.0.0.1")
+        serve([chosen], listener, "127.0.0.1")
 
 
 def measure(arguments: argparse.Namespace, started: dict[str, Any]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ import containers
 from common import keep, make_parser, parse_arguments, plain_corpus, work_folder, write_corpus
 from containers import VERBS, make_inputs
 from swivel.storage.manifest import MANIFEST
-from verb_runs import last_line, read_without_times
+from verb_runs import last_line, read_without_times, run_in_process
 
 MEASURES = ("swivel.cli", "swivel.corpus", "swivel.counts", "swivel.pipeline", "swivel.runtime", "swivel.training")
 
@@ -293,7 +293,7 @@ def make_large(folder: Path, share: float) -> None:
     table = scipy.sparse.coo_array((np.ones(len(places)), divmod(places, columns)), shape=(rows, columns))
     matrix = save(table, folder / "table")
     small = "--dim 4 --epochs 1 --no-report --weight-decay 0.1"
-    containers.run_in_process(f"train {folder}/table -o {folder}/rated {small}".split())
+    run_in_process(f"train {folder}/table -o {folder}/rated {small}".split())
     held_out = (f"{matrix.rows.tokens[n]}\t{matrix.columns.tokens[n]}" for n in range(1_000))
     (folder / "held-out.tsv").write_text("\n".join(held_out) + "\n", encoding="utf-8")
 

@@ -236,7 +236,7 @@ def make_ready(bench: Bench) -> list[Verb]:
         ("import", str(table), "-o", f"{READY}/imported", *one),
         ("add", matrix, f"{matrix}-2", "-o", f"{READY}/added", *one),
         ("extend", vectors, str(more), "-o", f"{READY}/extended", *one),
-        ("plot", "norms", vectors, "-o", f"{READY}/norms.png"),
+        ("plot", "epochs", vectors, "-o", f"{READY}/epochs.png"),
         ("export", vectors, f"{READY}/v.parquet"),
     ):
         run_in_process(arguments)
@@ -252,7 +252,7 @@ def make_ready(bench: Bench) -> list[Verb]:
         Verb("report", train[:-1], prepare(bench, "trained", train)),
         Verb("extend", ("extend", vectors, str(more), "-o", out, *one)),
         Verb("compare", ("compare", vectors, f"{vectors}-2", "--min-count", "1", "-o", f"{CASE}/moved.tsv")),
-        Verb("plot png", ("plot", "norms", vectors, "-o", f"{CASE}/norms.png")),
+        Verb("plot png", ("plot", "epochs", vectors, "-o", f"{CASE}/epochs.png")),
         Verb("plot svg", ("plot", "epochs", vectors, "-o", f"{CASE}/epochs.svg")),
         Verb("plot map", ("plot", "map", vectors, "--layout", "pca", "-o", f"{CASE}/map.html")),
         Verb("encode", ("encode", vectors, str(text), "-o", f"{CASE}/texts.npy")),

@@ -40,7 +40,6 @@ from swivel.evaluation import (
     summarize_pairs,
 )
 from swivel.evaluation.datasets import HALVES
-from swivel.pipeline.settings import settings_of
 from swivel.runtime.options import RunOptions
 from swivel.storage.manifest import read_manifest
 from swivel.vectors import Vectors, VectorTable
@@ -161,7 +160,7 @@ class Experiment:
         self.stages = Stages(out, options)
         self.sources = list_paths(texts, outside=out)
         self.settings = dict(settings)
-        self.reading = stage_config(CorpusConfig, **settings_of(settings, CorpusConfig))
+        self.reading = stage_config(CorpusConfig, **settings)
 
         # What is missing is an error now, and not after hours of training.
         self.rules = EvaluationConfig(half=config.half, lowercase=self.reading.lowercase)

@@ -8,11 +8,8 @@ import numpy as np
 
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
-from swivel.explorer.app import Exploration
-from swivel.explorer.maps import MapMaker
 from swivel.explorer.models import VectorSet
 from swivel.vectors import Vectors, VectorTable
-from swivel.vectors.projection import Show
 from swivel.vectors.search import Floats
 
 HTML = "<img src=x onerror=alert(1)>"
@@ -56,14 +53,17 @@ def build_matrix(path: Path) -> Matrix:
         return builder.finish()
 
 
-def spread(components: Floats, show: Show) -> Floats:
+def spread(components: Floats) -> Floats:
     """Return points on a circle, in place of UMAP, which takes a process."""
     angles = np.arange(len(components)) * 2.4
     return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 
 
-def make_exploration(matrix: Matrix | None = None, *, two: bool = False) -> Exploration:
+def make_sets(matrix: Matrix | None = None, *, two: bool = False) -> list[VectorSet]:
     sets = [VectorSet("first", make_vectors(), matrix)]
     if two:
         sets.append(VectorSet("second", make_vectors(columns=False, seed=5, counted=False)))
-    return Exploration(sets, MapMaker(None, spread))
+    for each in sets:
+        for view in each.views.values():
+            view.map.compute = spread
+    return sets

@@ -418,8 +418,14 @@ RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 Stage = TypeVar("Stage")
 
 
+def settings_of(settings: Mapping[str, Any], *stages: type[Any]) -> dict[str, Any]:
+    """Return the settings that some stages have; `device` belongs to several."""
+    names = {field.name for stage in stages for field in dataclasses.fields(stage)}
+    return {name: value for name, value in settings.items() if name in names}
+
+
 def stage_config(stage: type[Stage], recipe: str = "default", **settings: Any) -> Stage:
-    """Return the configuration of a stage: the recipe's values, overridden by `settings` that are not None.
+    """Return the configuration of a stage: the recipe's values, overridden by those of its settings that are not None.
 
     >>> stage_config(TrainConfig, "fast", dim=100).weight_decay
     0.0001
@@ -427,15 +433,10 @@ def stage_config(stage: type[Stage], recipe: str = "default", **settings: Any) -
     if recipe not in RECIPES:
         raise ConfigError(f"recipe must be one of {', '.join(RECIPES)}, got {recipe!r}", argument="recipe")
     name = next(name for name, kind in STAGES.items() if kind is stage)
-    names = {field.name for field in dataclasses.fields(stage)}  # type: ignore[arg-type]
-    for setting in settings:
-        if setting not in names:
-            raise ConfigError(f"{setting} is not a setting of {name}; it has {', '.join(sorted(names))}")
-    overrides = {key: value for key, value in settings.items() if value is not None}
+    overrides = {key: value for key, value in settings_of(settings, stage).items() if value is not None}
     return stage(**{**RECIPES[recipe].get(name, {}), **overrides})
 
 
 def recorded_config(stage: type[Stage], recorded: Mapping[str, Any]) -> Stage:
     """Return the configuration of a stage from a manifest, without settings that no stage has."""
-    names = {field.name for field in dataclasses.fields(stage)}  # type: ignore[arg-type]
-    return stage(**{name: value for name, value in recorded.items() if name in names})
+    return stage(**settings_of(recorded, stage))

@@ -21,7 +21,6 @@ from click.testing import CliRunner
 from swivel._version import __version__
 from swivel.cli import cli, main
 from swivel.cli.flags import name_flags
-from swivel.cli.main import next_look
 from swivel.cli.render import draw_demo, draw_facts, draw_neighbors, next_command
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError
@@ -536,14 +535,6 @@ def test_next_command_names_a_program_that_the_shell_would_not_find(
     assert next_command("explore", Path("work")) == "next: swivel explore work"
     monkeypatch.setattr("sys.argv", ["pytest"])
     assert next_command("explore", Path("work")) == "next: swivel explore work"
-
-
-def test_demo_leads_to_the_map_or_where_its_libraries_are_missing_to_neighbors(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert next_look(Path("demo/vectors"), "music") == "next: swivel explore demo/vectors"
-    monkeypatch.setitem(sys.modules, "fastapi", None)
-    assert next_look(Path("demo/vectors"), "music") == "next: swivel nearest demo/vectors music"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -55,50 +54,89 @@ def test_unexpected_error_is_one_line_too(text: Path, tmp_path: Path) -> None:
     assert done.stderr == "error: 'NoneType' object is not callable (unexpected; --traceback shows where)\n"
 
 
-def start_long_training(text: Path, out: Path, epochs: int, *, is_piped: bool = False) -> subprocess.Popen[str]:
-    """Start a run and return when it trains."""
-    command = [*COMMAND, "run", "-" if is_piped else str(text), "-o", str(out), *LONG, "--epochs", str(epochs)]
-    with text.open() as file:
-        process = subprocess.Popen(command, stdin=file, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    for line in process.stderr:
-        if line.startswith("training"):
-            time.sleep(0.05)
-            return process
-    raise AssertionError("it ended before it trained")
+# The command gets a signal from itself in its second epoch, and every advance of a bar is drawn: what it prints does
+# not depend on the speed of the machine.
+STOPPED = """if True:
+    import signal, sys
+    from swivel.__main__ import main
+    from swivel.cli.terminal import LogLines
+    from swivel.runtime.progress_bars import BarProgress, _Bar
+
+    number = int(sys.argv.pop(1))
+    begin, advance_bar, advance_log = BarProgress.begin, _Bar.advance, LogLines.advance
+
+    def begin_and_wait(progress, *job):
+        task = begin(progress, *job)
+        progress._timer.join()  # The bars are started by a thread.
+        return task
+
+    def stop_in_epoch_2(note):
+        global number
+        if number and note.startswith("epoch 2/"):
+            once, number = number, 0  # A second signal would end the command without a checkpoint.
+            signal.raise_signal(once)
+
+    def advance_and_draw(bar, amount=1, note=""):
+        advance_bar(bar, amount, note)
+        bar.display.refresh()
+        stop_in_epoch_2(note)
+
+    def advance_lines(log, amount=1, note=""):
+        advance_log(log, amount, note)
+        stop_in_epoch_2(note)
+
+    BarProgress.begin, _Bar.advance, LogLines.advance = begin_and_wait, advance_and_draw, advance_lines
+    main()
+"""
+
+
+def stopped_run(number: int, texts: object, out: Path) -> list[str]:
+    """Return the command of a run of five epochs that gets a signal in its second one."""
+    return [sys.executable, "-c", STOPPED, str(int(number)), "run", str(texts), "-o", str(out), *LONG, "--epochs", "5"]
+
+
+def stop_run(number: int, texts: object, out: Path, **keywords: Any) -> subprocess.CompletedProcess[str]:
+    command = stopped_run(number, texts, out)
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=120, **keywords)
+
+
+def last_line(done: subprocess.CompletedProcess[str]) -> str:
+    return done.stderr.splitlines()[-1]
 
 
 def test_interrupted_run_leaves_with_one_line_and_goes_on_when_given_again(text: Path, tmp_path: Path) -> None:
-    process = start_long_training(text, tmp_path / "out", epochs=1000)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (130, "")
-    assert err.strip() == "interrupted; run the same command again to resume"
-    done = swivel("run", text, "-o", tmp_path / "out", *LONG, "--epochs", "1000")
+    stopped = stop_run(signal.SIGINT, text, tmp_path / "out")
+    assert (stopped.returncode, stopped.stdout) == (130, "")
+    assert last_line(stopped) == "interrupted; run the same command again to resume"
+    done = swivel("run", text, "-o", tmp_path / "out", *LONG, "--epochs", "5")
     assert done.returncode == 0, done.stderr
     assert re.search(r"^resuming after [\d,]+ of [\d,]+ steps$", done.stderr, re.MULTILINE)
     assert done.stdout == f"{tmp_path / 'out' / 'vectors'}: 300 vectors of 8 dimensions\n"
 
 
 def test_terminated_run_leaves_with_one_line_and_its_own_status(text: Path, tmp_path: Path) -> None:
-    process = start_long_training(text, tmp_path / "out", epochs=1_000_000)
+    """The signal comes from another process, and the training would take an hour."""
+    command = [*COMMAND, "run", str(text), "-o", str(tmp_path / "out"), *LONG, "--epochs", "1000000"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    assert any(line.startswith("training 300 x 300") for line in process.stderr)
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
-    assert (out, err) == ("", "terminated; run the same command again to resume\n")
-    assert process.returncode == 143
+    assert (process.returncode, out) == (143, "")
+    assert err.splitlines()[-1] == "terminated; run the same command again to resume"
 
 
 def test_terminated_run_of_standard_input_names_the_command_that_resumes(text: Path, tmp_path: Path) -> None:
-    process = start_long_training(text, tmp_path / "out", epochs=1000, is_piped=True)
-    process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 143
+    with text.open() as file:
+        stopped = stop_run(signal.SIGTERM, "-", tmp_path / "out", stdin=file)
+    assert stopped.returncode == 143
 
-    what, _, command = err.strip().rpartition(": ")
-    assert what == "terminated; resume with"
+    what, _, command = last_line(stopped).rpartition(": ")
+    assert what == "terminated; resume with the same settings"
     program, *arguments = shlex.split(command)
     assert program.endswith("swivel")
-    done = swivel(*arguments)
+    training = [word for word in LONG if word not in ("--min-count", "1")]
+    done = swivel(*arguments, *training, "--epochs", "5")
     assert done.returncode == 0, done.stderr
     assert re.search(r"^resuming after [\d,]+ of [\d,]+ steps$", done.stderr, re.MULTILINE)
     assert done.stdout == f"{tmp_path / 'out' / 'vectors'}: 300 vectors of 8 dimensions\n"
@@ -121,11 +159,8 @@ def test_reader_that_goes_away_leaves_no_traceback() -> None:
     process.stderr.close()
 
 
-def read_terminal(command: list[str], interrupt_after: tuple[str, ...] = ()) -> tuple[int, str]:
-    """Run a command on a terminal of its own and return its status and what is drawn there.
-
-    The command is interrupted when all the given patterns have appeared.
-    """
+def read_terminal(command: list[str]) -> tuple[int, str]:
+    """Run a command on a terminal of its own and return its status and what is drawn there."""
     child, terminal = pty.fork()
     if child == 0:
         os.execvpe(command[0], command, {**os.environ, "TERM": "xterm", "COLUMNS": "80", "NO_COLOR": "1"})
@@ -138,22 +173,16 @@ def read_terminal(command: list[str], interrupt_after: tuple[str, ...] = ()) -> 
         if not data:
             break
         shown += data
-        if interrupt_after and all(re.search(pattern, shown.decode(errors="ignore")) for pattern in interrupt_after):
-            os.kill(child, signal.SIGINT)
-            interrupt_after = ()
     os.close(terminal)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), shown.decode()
 
 
 def test_terminal_sees_a_bar_that_goes_away(text: Path, tmp_path: Path) -> None:
-    """The training would take half a minute, so that the bar is drawn on any machine before it ends."""
-    command = [*COMMAND, "run", str(text), "-o", str(tmp_path), *LONG, "--epochs", "10000"]
-    bar = r"training .*━.* \d+% .* cells/s \d[\d:]+ left"  # All on one line.
-    note = r"\n[^\n]*  epoch \d+/10000, loss \S+ \(observed \S+, unobserved \S+\)"  # Below it, whole.
-    status, shown = read_terminal(command, interrupt_after=(bar, note))
+    status, shown = read_terminal(stopped_run(signal.SIGINT, text, tmp_path))
     assert status == 130
-    assert re.search(bar, shown)
-    assert re.search(note, shown)
+    assert re.search(r"training .*━.* \d+% .* cells/s \d[\d:]+ left", shown)  # All on one line.
+    # Below it, whole.
+    assert re.search(r"\n[^\n]*  epoch \d+/5, loss \S+ \(observed \S+, unobserved \S+\)", shown)
     *_, after_the_bar = shown.split("\x1b[2K")
     assert after_the_bar.strip().removesuffix("\x1b[0m").endswith("run the same command again to resume")
     assert "━" not in after_the_bar

@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import pytest
 from matplotlib.image import imread as read_image
 
-from explorer_data import HTML, build_matrix, make_exploration, make_vectors
+from explorer_data import HTML, build_matrix, make_sets, make_vectors
 from swivel import explorer
 from swivel.explorer.server import make_server, warm
 from swivel.explorer.word_map import make_map
@@ -38,12 +38,12 @@ expect = playwright.expect
 expect.set_options(timeout=TIMEOUT_MILLISECONDS)
 
 
-def serve(exploration: Any) -> Iterator[str]:
+def serve(sets: Any) -> Iterator[str]:
     """Run a server in a thread and yield its URL."""
     with explorer.listen("127.0.0.1", 0) as listener:
         # In the order of `explorer.serve`: FastAPI and the maps' thread must not both change the filters of warnings.
-        server = make_server(exploration, "127.0.0.1")
-        warm(exploration)
+        server = make_server(sets, "127.0.0.1")
+        warm(sets)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         yield explorer.name_url(listener)
@@ -53,12 +53,12 @@ def serve(exploration: Any) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    yield from serve(make_exploration(build_matrix(tmp_path_factory.mktemp("browser") / "matrix")))
+    yield from serve(make_sets(build_matrix(tmp_path_factory.mktemp("browser") / "matrix")))
 
 
 @pytest.fixture(scope="module")
 def two() -> Iterator[str]:
-    yield from serve(make_exploration(two=True))
+    yield from serve(make_sets(two=True))
 
 
 @pytest.fixture(scope="module")

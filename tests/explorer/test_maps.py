@@ -1,14 +1,11 @@
-"""Tests of maps: coordinates, clusters, background computation, and the cache."""
+"""Tests of maps: coordinates, clusters and background computation."""
 
 from __future__ import annotations
 
 import importlib.util
 import itertools
 import json
-import os
 import re
-import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,23 +21,16 @@ from explorer_data import GROUPS, HTML, WORDS, make_vectors, spread
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, MissingExtra, SwivelError
 from swivel.explorer import maps
-from swivel.explorer import word_map as word_maps
-from swivel.explorer.maps import Map, MapMaker, cache_folder, compute_in_process, find_clusters
-from swivel.explorer.models import View
+from swivel.explorer.maps import MAX_POINTS, Map, compute_in_process, find_clusters
 from swivel.explorer.word_map import WordMap, make_map
 from swivel.reports.plots import plot_map
-from swivel.runtime.child_process import SentProgress
 from swivel.vectors import Vectors, VectorTable, projection, vector_kernels
-from swivel.vectors.projection import Show, fit_to_frame, reduce_vectors, take_plane, weigh_labels
+from swivel.vectors.projection import fit_to_frame, reduce_vectors, take_plane, weigh_labels
 from swivel.vectors.search import Floats
 
 
-def ignore(points: Floats) -> None:
-    """Receive a draft."""
-
-
-def make_view() -> View:
-    return View("w", "w", lambda: make_vectors(columns=False))
+def make_test_map(max_points: int = MAX_POINTS) -> Map:
+    return Map(lambda: make_vectors(columns=False), max_points)
 
 
 def wait_for(condition: Callable[[], Any]) -> None:
@@ -87,53 +77,19 @@ def test_a_few_equal_vectors_have_clusters() -> None:
     assert clusters.numbers.shape == (3,)
 
 
-def test_a_map_is_computed_once_and_cached(tmp_path: Path) -> None:
+def test_a_map_is_computed_once() -> None:
     calls = []
 
-    def count_and_spread(components: Floats, show: Show) -> Floats:
+    def count_and_spread(components: Floats) -> Floats:
         calls.append(len(components))
-        return spread(components, show)
+        return spread(components)
 
-    view = make_view()
-    maker = MapMaker(tmp_path, count_and_spread)
-    first = maker.map_of(view)
-    assert maker.map_of(view) is first
-    wait_until_made(first)
-    second = MapMaker(tmp_path, count_and_spread).map_of(make_view())
-    wait_until_made(second)
+    made = make_test_map()
+    made.compute = count_and_spread
+    for _ in range(2):
+        made.start()
+        wait_until_made(made)
     assert calls == [WORDS]
-    assert np.array_equal(second.points("umap"), first.points("umap"))  # type: ignore[arg-type]
-    assert second.describe()["umap"] == "ready"
-    assert [file.name for file in tmp_path.iterdir()] == [f"{first.fingerprint}.npy"]
-
-
-CLAIMS = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000, 2), }\n"
-HUGE = b"\x93NUMPY\x01\x00" + len(CLAIMS).to_bytes(2, "little") + CLAIMS
-
-
-@pytest.mark.parametrize("content", [b"", b"nonsense", b"PK\x03\x04", HUGE])
-def test_an_unreadable_cached_map_is_computed_again(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / f"{Map(make_view()).fingerprint}.npy").write_bytes(content)
-    made = MapMaker(tmp_path, spread).map_of(make_view())
-    wait_until_made(made)
-    assert made.problem == ""
-
-    again = MapMaker(tmp_path, lambda *_: pytest.fail("it was computed twice")).map_of(make_view())
-    wait_until_made(again)
-    assert again.problem == ""
-
-
-def test_a_cached_map_of_another_size_is_computed_again(tmp_path: Path) -> None:
-    np.save(tmp_path / f"{Map(make_view()).fingerprint}.npy", np.zeros((3, 2), np.float32))
-    made = MapMaker(tmp_path, spread).map_of(make_view())
-    wait_until_made(made)
-    assert len(made.umap) == WORDS  # type: ignore[arg-type]
-
-
-def test_a_map_that_cannot_be_cached_is_shown(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    made = MapMaker(tmp_path / "file", spread).map_of(make_view())
-    wait_until_made(made)
     assert made.describe()["umap"] == "ready"
 
 
@@ -141,71 +97,36 @@ def test_a_map_that_cannot_be_cached_is_shown(tmp_path: Path) -> None:
     ("error", "shown"), [(SwivelError("no memory"), "no memory"), (ValueError("odd"), "ValueError: odd")]
 )
 def test_an_error_is_shown_and_the_components_stay_available(error: Exception, shown: str) -> None:
-    def fail(components: Floats, show: Show) -> Floats:
+    def fail(components: Floats) -> Floats:
         raise error
 
-    made = MapMaker(None, fail).map_of(make_view())
+    made = make_test_map()
+    made.compute = fail
+    made.start()
     wait_until_made(made)
     assert (made.describe()["umap"], made.describe()["problem"]) == ("missing", shown)
     assert made.points("pca") is not None and made.points("umap") is None
 
 
 def test_maps_have_a_maximum_number_of_points() -> None:
-    made = Map(make_view(), 50)
+    made = make_test_map(50)
     assert (len(made), len(made.components), made.describe()["total"]) == (50, 50, WORDS)
 
 
 def test_an_error_of_the_process_is_raised() -> None:
     with pytest.raises(IndexError, match="too many indices"):
-        compute_in_process(np.zeros(3, np.float32), ignore)
+        compute_in_process(np.zeros(3, np.float32))
 
 
 def test_without_processes_the_map_is_computed_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maps, "can_start_processes", lambda: False)
-    assert compute_in_process(np.ones((3, 2), np.float32), ignore).tolist() == [[1, 1]] * 3
-
-
-def test_every_epoch_can_be_sent_as_a_draft(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "nice", lambda _: 0)
-    monkeypatch.setattr(maps, "_DRAFT_SECONDS", 0.0)
-    drafts: list[Floats] = []
-
-    class Recorder(SentProgress):
-        def __init__(self) -> None:
-            pass
-
-        def send(self, value: Floats) -> None:
-            drafts.append(value.copy())
-
-    components = reduce_vectors(make_vectors(columns=False).unit_vectors)
-    points = maps.send_umap(components, progress=Recorder())
-    assert len(drafts) == projection.SMALL_MAP_EPOCHS
-    assert np.array_equal(drafts[-1], points)
-
-
-@pytest.mark.parametrize(
-    ("platform", "name", "variables", "expected"),
-    [
-        ("linux", "posix", {"XDG_CACHE_HOME": "/c"}, "/c/swivel/maps"),
-        ("linux", "posix", {"XDG_CACHE_HOME": ""}, "/h/.cache/swivel/maps"),
-        ("darwin", "posix", {}, "/h/Library/Caches/swivel/maps"),
-    ],
-)
-def test_the_cache_is_in_the_directory_of_the_platform(
-    monkeypatch: pytest.MonkeyPatch, platform: str, name: str, variables: dict[str, str], expected: str
-) -> None:
-    monkeypatch.setattr(sys, "platform", platform)
-    monkeypatch.setenv("HOME", "/h")
-    for variable, value in variables.items():
-        monkeypatch.setenv(variable, value)
-    assert cache_folder() == Path(expected)
+    assert compute_in_process(np.ones((3, 2), np.float32)).tolist() == [[1, 1]] * 3
 
 
 @pytest.mark.slow
 def test_umap_in_a_process_keeps_groups_together() -> None:
     components = reduce_vectors(make_vectors(columns=False).unit_vectors)
-    drafts: list[Floats] = []
-    points = compute_in_process(components, drafts.append)
+    points = compute_in_process(components)
     assert points.shape == (WORDS, 2)
     distances = np.linalg.norm(points[:, None] - points[None], axis=2)
     np.fill_diagonal(distances, np.inf)
@@ -285,16 +206,6 @@ def test_the_page_of_a_map_is_self_contained_and_escaped(word_map: WordMap) -> N
     assert tuple(data["labels"]) == word_map.labels
     points = np.array(data["points"]).reshape(-1, 2) / data["precision"]
     assert points == pytest.approx(word_map.points, abs=1e-4)
-
-
-def test_a_map_by_umap_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(word_maps, "cache_folder", lambda: tmp_path)
-    monkeypatch.setattr(word_maps, "compute_umap", lambda components: spread(components, ignore))
-    vectors = make_vectors(columns=False)
-    first = make_map(vectors)
-    assert len(list(tmp_path.glob("*.npy"))) == 1
-    monkeypatch.setattr(word_maps, "compute_umap", None)
-    assert np.array_equal(make_map(vectors).points, first.points)
 
 
 @pytest.mark.parametrize(
@@ -401,32 +312,10 @@ def test_an_epoch_without_pushes_is_that_of_a_reference(monkeypatch: pytest.Monk
 
 def test_pushes_move_equal_groups_apart_and_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     components = reduce_vectors(make_vectors(columns=False).unit_vectors)
-    drafts: list[Floats] = []
-    points = projection.compute_umap(components, lambda draft: drafts.append(draft.copy()))
-    assert len(drafts) == 500
-    assert np.abs(drafts[0] - points).max() > 1
+    points = projection.compute_umap(components)
 
     monkeypatch.setattr(projection, "count_cores", lambda: 3)
     assert np.array_equal(projection.compute_umap(components), points)
-
-
-def test_drafts_are_shown_until_the_map_is_final() -> None:
-    go_on = threading.Event()
-
-    def compute(components: Floats, show: Show) -> Floats:
-        show(take_plane(components))
-        go_on.wait(20)
-        return spread(components, show)
-
-    made = MapMaker(None, compute).map_of(make_view())
-    wait_for(lambda: made.drafts)
-    assert (made.describe()["umap"], made.describe()["drafts"]) == ("computing", 1)
-    draft = made.points("umap")
-    assert draft is not None and np.array_equal(draft, made.points("pca"))  # type: ignore[arg-type]
-
-    go_on.set()
-    wait_until_made(made)
-    assert not np.array_equal(made.points("umap"), draft)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("values", [np.eye(1, 8), np.eye(2, 8), np.eye(3, 8), np.ones((60, 8)), np.ones((5, 8))])

@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from explorer_data import DIM, GROUPS, HTML, WORDS, build_matrix, make_exploration, make_vectors
+from explorer_data import DIM, GROUPS, HTML, WORDS, build_matrix, make_sets, make_vectors
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.errors import ConfigError
 from swivel.explorer import app, is_loopback, queries
-from swivel.explorer.app import MEDIA_TYPES, Exploration, make_app
-from swivel.explorer.maps import MapMaker
+from swivel.explorer.app import MEDIA_TYPES, make_app
 from swivel.explorer.models import VectorSet, open_set
 from swivel.explorer.security import allows_host
 from swivel.explorer.spelling import Speller
@@ -31,13 +30,13 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Matrix:
 
 
 @pytest.fixture(scope="module")
-def exploration(matrix: Matrix) -> Exploration:
-    return make_exploration(matrix, two=True)
+def sets(matrix: Matrix) -> list[VectorSet]:
+    return make_sets(matrix, two=True)
 
 
 @pytest.fixture(scope="module")
-def client(exploration: Exploration) -> Iterator[TestClient]:
-    with TestClient(make_app(exploration, "127.0.0.1"), base_url="http://127.0.0.1:8707") as client:
+def client(sets: list[VectorSet]) -> Iterator[TestClient]:
+    with TestClient(make_app(sets, "127.0.0.1"), base_url="http://127.0.0.1:8707") as client:
         yield client
 
 
@@ -57,9 +56,9 @@ def test_sets_are_described(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("view", ["", "w", "c", "w+c"])
-def test_neighbors_are_those_of_the_vectors(client: TestClient, exploration: Exploration, view: str) -> None:
+def test_neighbors_are_those_of_the_vectors(client: TestClient, sets: list[VectorSet], view: str) -> None:
     result = ask(client, "nearest", q="word20", count=12, view=view)
-    vectors = exploration.sets[0].view(view).vectors
+    vectors = sets[0].view(view).vectors
     expected = vectors.nearest("word20", count=12)
 
     assert [row["token"] for row in result["answers"]] == [neighbor.token for neighbor in expected]
@@ -85,15 +84,15 @@ def test_words_may_contain_signs_and_spaces(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("method", ["3cosadd", "3cosmul"])
-def test_analogies_are_those_of_the_vectors(client: TestClient, exploration: Exploration, method: str) -> None:
+def test_analogies_are_those_of_the_vectors(client: TestClient, sets: list[VectorSet], method: str) -> None:
     result = ask(client, "analogy", word=["man", "king", "woman"], method=method, count=5)
-    expected = exploration.sets[0].view("").vectors.analogy("man", "king", "woman", method=method, count=5)
+    expected = sets[0].view("").vectors.analogy("man", "king", "woman", method=method, count=5)
     assert [row["token"] for row in result["answers"]] == [neighbor.token for neighbor in expected]
     assert [term["token"] for term in result["terms"]] == ["king", "woman", "man"]
 
 
-def test_columns_are_ranked_by_score_and_have_counts(client: TestClient, exploration: Exploration) -> None:
-    vectors = exploration.sets[0].vectors
+def test_columns_are_ranked_by_score_and_have_counts(client: TestClient, sets: list[VectorSet]) -> None:
+    vectors = sets[0].vectors
     result = ask(client, "columns", q="king", count=30)["columns"]
     expected = vectors.nearest("king", count=30, among="columns")
     assert [row["token"] for row in result] == [neighbor.token for neighbor in expected]
@@ -102,9 +101,9 @@ def test_columns_are_ranked_by_score_and_have_counts(client: TestClient, explora
     assert (response.status_code, "has no columns" in response.json()["error"]) == (400, True)
 
 
-def test_a_comparison_separates_shared_and_other_neighbors(client: TestClient, exploration: Exploration) -> None:
+def test_a_comparison_separates_shared_and_other_neighbors(client: TestClient, sets: list[VectorSet]) -> None:
     result = ask(client, "compare", a="word6", b="word12", count=200)
-    vectors = exploration.sets[0].view("").vectors
+    vectors = sets[0].view("").vectors
     near = [{n.token for n in vectors.nearest(word, count=result["reach"])} for word in ("word6", "word12")]
 
     assert {row["token"] for row in result["shared"]} == near[0] & near[1]
@@ -161,7 +160,6 @@ def test_maps_are_binary_and_as_long_as_the_words(client: TestClient) -> None:
         ("analogy?word=a&word=b", 400, "at least 3"),
         ("analogy?word=man&word=king&word=woman&method=x", 400, "3cosadd"),
         ("map/points?layout=x", 400, "pca"),
-        (f"nearest?q={'%41' * 4_000}", 414, "at most 8,192 bytes"),
         ("nowhere", 404, "Not Found"),
     ],
 )
@@ -214,13 +212,11 @@ def test_a_public_server_allows_addresses_but_not_unknown_names() -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE"])
 def test_only_get_and_head_are_allowed(client: TestClient, method: str) -> None:
-    answer = client.request(method, "/api/sets")
-    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
+    assert client.request(method, "/api/sets").status_code == 405
     assert client.head("/api/sets").status_code == 200
 
 
-def test_bodies_and_other_sites_are_rejected(client: TestClient) -> None:
-    assert client.request("GET", "/api/sets", content=b"x" * 100).status_code == 413
+def test_other_sites_are_rejected(client: TestClient) -> None:
     assert client.get("/api/sets", headers={"sec-fetch-site": "cross-site"}).status_code == 403
     assert client.get("/", headers={"sec-fetch-site": "cross-site"}).status_code == 200  # following a link is allowed
 
@@ -270,10 +266,6 @@ def test_the_page_is_complete_small_and_makes_no_other_requests(client: TestClie
         assert "http://" not in text and "https://" not in text
         assert "innerHTML" not in text.replace("never innerHTML", "")
         assert len(text.splitlines()) <= 400
-
-    again = client.get("/main.js", headers={"if-none-match": client.get("/main.js").headers["etag"]})
-
-    assert (again.status_code, again.content) == (304, b"")
 
 
 def test_saved_vectors_that_are_neither_w_nor_w_plus_c_are_a_separate_view() -> None:
@@ -369,4 +361,4 @@ def test_values_that_are_not_finite_are_an_error_in_one_line(value: float, is_ro
 
 
 def open_client(sets: list[VectorSet]) -> TestClient:
-    return TestClient(make_app(Exploration(sets, MapMaker(None)), "127.0.0.1"), base_url="http://127.0.0.1")
+    return TestClient(make_app(sets, "127.0.0.1"), base_url="http://127.0.0.1")

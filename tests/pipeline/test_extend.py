@@ -274,7 +274,7 @@ def test_word_without_a_known_neighbor_has_the_zero_vector(folders: dict[str, Pa
     ("lines", "settings", "says"),
     [
         (OLD_TEXT, {}, "the text has no new word: all 18 words are in the vocabulary"),
-        (["a cat", "a dog"], {}, r"no new word occurs 5 times or more \(.* 'a' with 2\); pass a smaller min_count"),
+        (["a cat", "a dog"], {}, r"no new word occurs 5 times or more; pass a smaller min_count"),
         (NEW_TEXT, {"vocabulary": ["cat", "unicorn"]}, "none of the 2 listed words is both new and in the text"),
     ],
 )

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,23 +21,13 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix
 from swivel.errors import ConfigError
 from swivel.evaluation import SetResult
-from swivel.reports.plots import FitBucket, plot_epochs, plot_fit, plot_norms
-from swivel.reports.run_report import compose_run, write_report, write_run_report
-from swivel.reports.run_summary import (
-    ask_words,
-    choose_words,
-    find_fit,
-    find_map,
-    find_norms,
-    read_objective,
-    spread_over_ranks,
-    summarize_run,
-)
+from swivel.pipeline.report_job import ReportJob
+from swivel.reports.plots import plot_epochs
+from swivel.reports.run_report import ask_words, choose_words, compose_run, find_map, summarize_run, write_report
 from swivel.runtime.child_process import ChildProcess
 from swivel.runtime.progress import Stopwatch, track
 from swivel.storage.manifest import read_manifest
-from swivel.training.objective import Objective, column_offsets, loss_and_gradient, observed_losses, row_offsets
-from swivel.vectors import Vectors, VectorTable
+from swivel.training.objective import Objective, loss_and_gradient, observed_losses
 
 LINES = ["the man drinks tea", "the woman drinks milk", "a <b>bold</b> cat & a dog", "tea with milk and sugar"] * 6
 
@@ -91,62 +79,6 @@ def test_losses_of_observed_cells_are_those_of_the_objective() -> None:
     assert found.sum() == pytest.approx(expected.observed)
 
 
-def test_loss_by_frequency_is_that_of_the_whole_matrix(planted: Matrix, trained: Path) -> None:
-    vectors = swivel.load(trained)
-    objective = read_objective(vectors)
-    buckets = find_fit(vectors, planted)
-    offsets = row_offsets(planted.row_sums, planted.total, objective)[:, None] + column_offsets(planted.column_sums)
-
-    assert vectors.columns is not None
-
-    products = vectors.rows.astype(np.float64) @ vectors.columns.T.astype(np.float64)
-    loss, _ = loss_and_gradient(products, planted.to_scipy().toarray(), offsets, objective)
-
-    assert sum(each.cells for each in buckets) == loss.observed_cells == planted.cell_count
-    assert sum(each.loss * each.cells for each in buckets) == pytest.approx(loss.observed, rel=1e-4)
-    assert sum(each.words for each in buckets) == 60, "the two words without counts are in no bucket"
-
-
-@pytest.mark.parametrize("blocks", [(1, 2), (2, 1), (3, 2), (2, 4), (5, 5)])
-def test_all_blocks_are_sampled_once(blocks: tuple[int, int], planted: Matrix, trained: Path, tmp_path: Path) -> None:
-    vectors = swivel.load(trained)
-    other = find_fit(vectors, planted.reblocked(*blocks, scratch=tmp_path))
-    for one, two in zip(find_fit(vectors, planted), other, strict=True):
-        assert (one.words, one.cells) == (two.words, two.cells)
-        assert one.loss == pytest.approx(two.loss)
-
-
-def test_large_blocks_are_sampled(planted: Matrix, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swivel.reports.run_summary.CELLS_PER_BLOCK", 100)
-    buckets = find_fit(swivel.load(trained), planted)
-    assert sum(each.cells for each in buckets) == 100 < planted.cell_count
-
-
-def test_lengths_are_in_the_bucket_of_their_frequency(trained: Path) -> None:
-    vectors = swivel.load(trained)
-    rows, used = find_norms(vectors)
-    lengths = np.linalg.norm(vectors.rows, axis=1)
-
-    assert vectors.row_sums is not None
-    for bucket in rows.buckets:
-        members = (vectors.row_sums >= bucket.low) & (vectors.row_sums < bucket.high)
-        assert bucket.words == members.sum()
-        assert bucket.median == pytest.approx(float(np.median(lengths[members])), rel=1e-5)
-        assert bucket.tenth <= bucket.median <= bucket.ninetieth
-    assert [side.name for side in (rows, used)] == ["rows, w", "vectors, as they are used"]
-
-
-def test_lengths_are_shown_once_if_vectors_are_the_rows() -> None:
-    words = Vocabulary(["a", "b"], [5, 2])
-    assert len(find_norms(Vectors(VectorTable(words, np.eye(2, dtype=np.float32))))) == 1
-
-
-def test_without_frequencies_there_are_no_lengths_and_no_fit(planted: Matrix) -> None:
-    bare = Vectors(VectorTable(Vocabulary(["a", "b"]), np.eye(2, dtype=np.float32)))
-    assert find_norms(bare) == ()
-    assert find_fit(bare, planted) == ()
-
-
 @pytest.mark.parametrize("size", [1, 2, 7, 40, 1000, 30_000])
 def test_words_of_each_band_are_distinct_and_ordered(size: int) -> None:
     chosen = choose_words(Vocabulary([f"word{n}" for n in range(size)]))
@@ -168,19 +100,11 @@ def test_words_of_letters_are_preferred() -> None:
 
 def test_rare_words_have_neighbors_among_many(monkeypatch: pytest.MonkeyPatch, trained: Path) -> None:
     everything = ask_words(swivel.load(trained))
-    monkeypatch.setattr("swivel.reports.run_summary.MAX_CANDIDATES", 20)
+    monkeypatch.setattr("swivel.reports.run_report.MAX_CANDIDATES", 20)
     asked = ask_words(swivel.load(trained))
     assert [each.word for each in asked] == [each.word for each in everything]
     common = {f"w{n}" for n in range(20)} | {each.word for each in asked}
     assert all(near.token in common for each in asked for near in each.nearest)
-
-
-@pytest.mark.parametrize(("size", "limit"), [(0, 5), (5, 5), (1000, 10), (10**6, 700)])
-def test_ranks_are_spread_over_all(size: int, limit: int) -> None:
-    ranks = spread_over_ranks(size, limit)
-    assert len(ranks) <= limit
-    assert (np.diff(ranks) > 0).all()
-    assert size == 0 or (ranks[0], ranks[-1]) == (0, size - 1)
 
 
 # The page
@@ -192,14 +116,14 @@ def test_page_has_all_sections_and_is_self_contained(planted: Matrix, trained: P
     titles = re.findall("<h2>(.*?)</h2>", page)
 
     first = ["Neighbors", "Map", "Evaluation"]
-    assert titles == [*first, "Losses", "Loss by frequency", "Lengths and frequency", "Time", "Settings"]
+    assert titles == [*first, "Losses", "Time", "Settings"]
 
     addresses = Addresses()
     addresses.feed(page)
 
     assert all(address.startswith("#") for address in addresses.found)
     assert not re.search(r"url\((?!#)|@import", page)
-    assert page.count("<svg") == 4
+    assert page.count("<svg") == 2
     assert "prefers-color-scheme: dark" in page
     assert "1 min 15 s" in section(page, "Time")
     assert all(band in section(page, "Neighbors") for band in ("common", "middling", "rare"))
@@ -226,7 +150,7 @@ def test_the_page_of_a_training_is_that_of_its_folder(
 
     write_report(tmp_path / "v", planted, tmp_path / "again.html")
     pages = [path.read_text(encoding="utf-8") for path in (tmp_path / "v" / "report.html", tmp_path / "again.html")]
-    for title in ("Neighbors", "Map", "Evaluation", "Losses", "Loss by frequency", "Lengths and frequency", "Settings"):
+    for title in ("Neighbors", "Map", "Evaluation", "Losses", "Settings"):
         assert section(pages[0], title) == section(pages[1], title), title
 
 
@@ -244,7 +168,7 @@ def test_figures_are_drawn_here_if_the_other_process_does_not_run(
     monkeypatch.setattr("swivel.pipeline.report_job.ChildProcess", start)
     monkeypatch.setattr("swivel.pipeline.train_job.may_use_cuda", lambda asked: True)
     swivel.train(planted, tmp_path / "v", dim=4, epochs=2, options=swivel.RunOptions(report=True))
-    assert (tmp_path / "v" / "report.html").read_text(encoding="utf-8").count("<svg") == 4
+    assert (tmp_path / "v" / "report.html").read_text(encoding="utf-8").count("<svg") == 2
 
 
 def test_the_map_has_the_words_that_say_most(trained: Path) -> None:
@@ -256,14 +180,14 @@ def test_the_map_has_the_words_that_say_most(trained: Path) -> None:
 
 def test_the_evaluation_has_the_known_sections(planted: Matrix, trained: Path) -> None:
     run = summarize_run(swivel.load(trained), planted)
-    assert "None of the bundled questions" in section(compose_run(run, {}), "Evaluation")
+    assert "None of the bundled questions" in section(compose_run(run, {}, {}), "Evaluation")
 
     sections = (
         SetResult("section", "capitals", 0.5, None, 4, 6, 0.5, 0.3),
         SetResult("section", "plurals", None, None, 0, 5, None, None),
     )
     asked = SetResult("analogies", "bundled", 0.5, None, 4, 11, 0.5, 0.2, sections)
-    page = section(compose_run(replace(run, analogies=asked), {}), "Evaluation")
+    page = section(compose_run(replace(run, analogies=asked), {}, {}), "Evaluation")
     assert "<td>capitals</td><td>50%</td><td>4</td><td>6</td>" in page
     assert "<td>all</td><td>50%</td><td>4</td><td>11</td>" in page
     assert "plurals" not in page
@@ -297,12 +221,9 @@ def test_labels_with_markup_are_escaped(tmp_path: Path) -> None:
     assert "&lt;script&gt;alert(1)" in page
 
 
-def test_vectors_without_columns_and_without_losses_have_a_page(planted: Matrix, trained: Path) -> None:
-    run = summarize_run(swivel.load(trained), planted)
-    bare = replace(run, fit=(), norms=(), asked=(), epochs=[])
-    page = compose_run(bare, {})
-    assert "have no columns" in page
-    assert "Losses" not in page
+def test_vectors_without_losses_have_a_page(planted: Matrix, trained: Path) -> None:
+    run = summarize_run(swivel.load(trained).replace(facts={}), planted)
+    assert "Losses" not in compose_run(replace(run, asked=()), {}, {})
 
 
 # Writing the report
@@ -355,7 +276,7 @@ def test_only_the_leader_writes_the_report(
 ) -> None:
     for rank, is_written in ((1, False), (0, True)):
         monkeypatch.setattr("swivel.runtime.resources.find_rank", lambda rank=rank: (rank, 2, 2))
-        write_run_report(swivel.load(trained), planted, tmp_path, Stopwatch(), swivel.RunOptions(report=True))
+        ReportJob(tmp_path, swivel.RunOptions(report=True)).write(swivel.load(trained), planted)
         assert (tmp_path / "report.html").exists() is is_written
 
 
@@ -363,25 +284,15 @@ def test_only_the_leader_writes_the_report(
 
 
 @pytest.mark.parametrize("kind", ["png", "svg"])
-@pytest.mark.parametrize("figure", ["epochs", "norms", "fit"])
-def test_plot_draws_each_figure(figure: str, kind: str, planted: Matrix, trained: Path, tmp_path: Path) -> None:
-    extra = ["--matrix", planted.path] if figure == "fit" else []
-    done = invoke("plot", figure, trained, "-o", tmp_path / f"figure.{kind}", *extra)
+def test_plot_draws_the_losses(kind: str, trained: Path, tmp_path: Path) -> None:
+    done = invoke("plot", "epochs", trained, "-o", tmp_path / f"figure.{kind}")
     assert done.exit_code == 0, done.output
     assert (tmp_path / f"figure.{kind}").read_bytes().startswith(b"\x89PNG" if kind == "png" else b"<?xml")
 
 
-def test_plot_fit_rejects_another_matrix(trained: Path, tmp_path: Path) -> None:
-    other = swivel.count(["tea milk"], tmp_path / "other", min_count=1)
-    done = invoke("plot", "fit", trained, "--matrix", other.path, "-o", tmp_path / "figure.svg")
-    assert isinstance(done.exception, ConfigError)
-    assert "not the matrix that" in str(done.exception)
-
-
-@pytest.mark.parametrize(("draw", "words"), [(plot_epochs, "losses"), (plot_norms, "frequenc"), (plot_fit, "columns")])
-def test_figures_without_numbers_are_an_error(draw: Callable[[Sequence[Any]], object], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        draw(())
+def test_a_figure_without_losses_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="losses"):
+        plot_epochs(())
 
 
 def test_curves_show_the_given_numbers() -> None:
@@ -393,11 +304,6 @@ def test_curves_show_the_given_numbers() -> None:
         [2.0, 1.0],
         [0.25, 0.125],
     ]
-
-    buckets = [FitBucket(1, 100, 5, 50, 0.5, 0.7), FitBucket(100, 10_000, 2, 20, 0.3, 0.4)]
-    line = plot_fit(buckets).axes[0].lines[0]
-
-    assert np.asarray(line.get_xydata()).tolist() == [[10.0, 0.5], [1000.0, 0.3]]
 
 
 # Progress

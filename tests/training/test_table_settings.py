@@ -17,7 +17,6 @@ import swivel
 from message_recorder import MessageRecorder
 from swivel.config import TrainConfig, stage_config
 from swivel.errors import ConfigError
-from swivel.reports.run_summary import find_fit, summarize_run
 from swivel.storage.manifest import read_manifest
 from swivel.training import table_settings
 from swivel.training.fold_in import fold_in
@@ -278,15 +277,6 @@ def test_transform_writes_nothing_but_the_result(tmp_path: Path, monkeypatch: py
     recorder = MessageRecorder()
     swivel.train(table, tmp_path / "vectors", dim=4, epochs=1, progress=recorder)
     assert any("finished already, nothing to do" in line for line in recorder.lines)
-
-
-def test_fit_of_a_table_is_that_of_the_logarithms() -> None:
-    table = make_table(scale=100)
-    vectors = swivel.train(table, dim=4, epochs=1, recipe="fast", transform="log", zeros="all")
-    buckets = summarize_run(vectors, table).fit
-    plain = vectors.replace(settings={"train": {**vectors.settings["train"], "transform": "none"}})
-    assert buckets == find_fit(plain, table.transformed("log"))
-    assert buckets != find_fit(plain, table)
 
 
 def test_fold_in_transforms_the_counts_of_new_rows() -> None:

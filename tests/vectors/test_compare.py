@@ -283,18 +283,7 @@ def trainings(planted: Matrix, tmp_path_factory: pytest.TempPathFactory) -> list
     return [folder / name for name in "abc"]
 
 
-def test_command_reports_two_trainings_on_one_matrix(trainings: list[Path]) -> None:
-    ended = show("compare", *trainings[:2])
-    assert "A and B were trained on the same counts" in ended.stderr
-
-
 def test_command_reports_a_noise_baseline_of_another_text(trainings: list[Path]) -> None:
     ended = show("compare", trainings[0], trainings[1], "--noise-baseline", trainings[2], "--min-count", 0)
     assert "the noise baseline was trained on other counts than A" in ended.stderr
     assert "noise baseline" not in show("compare", *trainings[:2], "--noise-baseline", trainings[1]).stderr
-
-
-def test_command_says_how_to_make_a_noise_baseline(trainings: list[Path], folders: list[Path]) -> None:
-    ended = show("compare", trainings[0], trainings[2], "--min-count", 0)
-    assert "for a noise baseline, train A again with another --seed" in ended.stderr
-    assert "noise baseline" not in show("compare", *folders[:2]).stderr  # not trained by Swivel

@@ -75,7 +75,13 @@ def describe_kept(context: click.Context) -> str:
     # What came through a pipe cannot be read again, and the same command would be refused.
     sources = context.params.get("texts") or context.params.get("sources") or ()
     if any(_is_pipe(source) for source in sources):
-        return f"resume with: {_training_command(context)}" if verb == "run" else COMPLETE
+        if verb != "run":
+            return COMPLETE
+        from swivel.cli.render import name_program
+
+        folder = Path(output)
+        command = [name_program(), "train", str(folder / "matrix"), "-o", str(folder / "vectors")]
+        return f"resume with the same settings: {' '.join(map(quote, command))}"
     return RESUMES
 
 
@@ -83,24 +89,3 @@ def _is_pipe(source: str) -> bool:
     """Return whether a source can be read only once, as `swivel.corpus.sources.is_pipe`."""
     path = Path(source)
     return source == "-" or (path.exists() and not path.is_file() and not path.is_dir())
-
-
-def _training_command(context: click.Context) -> str:
-    """Return the command that trains the matrix of `run`, with those flags of `run` that training has."""
-    from swivel.cli.main import train
-    from swivel.cli.render import name_program
-
-    folder = Path(context.params["output"])
-    words = [name_program(), "train", str(folder / "matrix"), "-o", str(folder / "vectors")]
-
-    # Flags that the user gave, with their values: training refuses to resume with other settings.
-    for option in train.params:
-        value = context.params.get(str(option.name))
-        is_given = context.get_parameter_source(str(option.name)) is click.core.ParameterSource.COMMANDLINE
-        if option.name == "output" or not is_given or not isinstance(option, click.Option):
-            continue
-        if option.is_flag:
-            words.append(option.opts[0] if value else option.secondary_opts[0])
-        else:
-            words += [max(option.opts, key=len), str(value)]
-    return " ".join(map(quote, words))

@@ -28,7 +28,7 @@ from swivel.cli.flags import (
 from swivel.cli.render import draw_demo, draw_facts, draw_neighbors, name_program, next_command, show
 from swivel.cli.terminal import print_message, print_result
 from swivel.config import RECIPES, CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
-from swivel.errors import IS_TEXT_HINT, MissingExtra, SwivelError, first_line
+from swivel.errors import IS_TEXT_HINT, SwivelError, first_line
 from swivel.runtime.control_characters import escape_controls
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
@@ -243,7 +243,7 @@ def demo(output: str | None, options: RunOptions) -> None:
     result = sample.run_demo(output, options)
     show(result, lambda: draw_demo(result))
     keep = f"next: {name_program()} demo -o demo, then {name_program()} explore demo/vectors"
-    options.progress.message(next_look(Path(output) / "vectors", "music") if output else keep)
+    options.progress.message(next_command("explore", Path(output) / "vectors") if output else keep)
 
 
 @cli.command(cls=Command)
@@ -317,17 +317,6 @@ def completion(shell: str) -> None:
 
     maker = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}[shell]
     click.echo(maker(cli, {}, "swivel", "_SWIVEL_COMPLETE").source())
-
-
-def next_look(path: Path, word: str) -> str:
-    """Return the command that shows vectors: in the browser, or in the terminal if the extra `explore` is missing."""
-    from swivel import explorer
-
-    try:
-        explorer.check_extra()
-    except MissingExtra:
-        return next_command("nearest", path, word)
-    return next_command("explore", path)
 
 
 def report_matrix(matrix: Matrix, path: str) -> None:

@@ -1,4 +1,4 @@
-"""`swivel plot`: a map of words, figures of a run (epochs, norms, fit), and accuracy by frequency."""
+"""`swivel plot`: a map of words, the losses of a run, and accuracy by frequency."""
 
 from __future__ import annotations
 
@@ -14,24 +14,21 @@ from swivel.cli.flags import Command, Integer, overwrite_option
 from swivel.cli.main import cli, open_vectors, output_option
 from swivel.cli.render import show
 from swivel.cli.terminal import print_result
-from swivel.counts import Matrix, open_matrix
 from swivel.errors import ConfigError, StorageError
 from swivel.explorer.word_map import LAYOUTS, check_map_format, make_map
-from swivel.reports import plots, run_summary
+from swivel.reports import plots
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.storage.overlap import check_output_file, refuse_overlap
 from swivel.vectors import Vectors, load
-from swivel.vectors.folder import find_matrix
 from swivel.vectors.formats import find_vectors
 
-run_argument = click.argument("vectors", metavar="RUN")
 output_file = output_option("picture to write: .png, .svg or .pdf", metavar="FILE")
 
 
 @cli.group()
 def plot() -> None:
-    """Draw a map of words, a figure of a run (epochs, norms, fit), or the accuracy by frequency."""
+    """Draw a map of words, the losses of a run (epochs), or the accuracy by frequency."""
 
 
 def draw(output: str, vectors: Iterable[str], make: Callable[[], Any], *others: str | None) -> None:
@@ -63,33 +60,11 @@ def map_command(vectors: str, output: str, words: int, layout: str, options: Run
 
 
 @plot.command(cls=Command, short_help="A run's losses, epoch by epoch.")
-@run_argument
+@click.argument("vectors", metavar="RUN")
 @output_file
 def epochs(vectors: str, output: str, options: RunOptions) -> None:
     """Plot the mean loss per epoch of RUN, the folder of `swivel run` or `swivel train`."""
     draw(output, [vectors], lambda: plots.plot_epochs(_open_run(vectors).facts.get("losses", ())))
-
-
-@plot.command(cls=Command, short_help="Lengths of vectors against frequency.")
-@run_argument
-@output_file
-def norms(vectors: str, output: str, options: RunOptions) -> None:
-    """Plot the norms of the vectors of RUN against the frequency of their words."""
-    draw(output, [vectors], lambda: plots.plot_norms(run_summary.find_norms(open_vectors(vectors))))
-
-
-@plot.command(cls=Command, short_help="Loss of observed cells by frequency.")
-@run_argument
-@click.option("--matrix", metavar="DIR", help="counts that RUN was trained on  [default: those of the same run]")
-@output_file
-def fit(vectors: str, matrix: str | None, output: str, options: RunOptions) -> None:
-    """Plot the mean loss and the error of the observed cells of RUN against the frequency of their rows."""
-
-    def make() -> Any:
-        model = _open_run(vectors)
-        return plots.plot_fit(run_summary.find_fit(model, _matrix_of(model, matrix)))
-
-    draw(output, [vectors], make, matrix)
 
 
 @plot.command(cls=Command, short_help="Accuracy of analogies against frequency.")
@@ -150,12 +125,3 @@ def _open_run(vectors: str) -> Vectors:
     if not path.is_dir():
         raise StorageError(f"{vectors}: a file says nothing of its training; open the folder that training wrote")
     return load(path)
-
-
-def _matrix_of(vectors: Vectors, matrix: str | None) -> Matrix:
-    """Return the matrix that vectors were trained on: the given one, or the one beside the vectors."""
-    counts = open_matrix(matrix) if matrix else find_matrix(vectors)
-    if counts is None or counts.fingerprint != vectors.facts.get("matrix"):
-        name = matrix or "the folder beside them"
-        raise ConfigError(f"{name}: not the matrix that {vectors.path} was trained on; name that one with --matrix")
-    return counts

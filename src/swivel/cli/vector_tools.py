@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import webbrowser
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,8 @@ from swivel.cli.render import align_table, show
 from swivel.cli.terminal import print_result, shown
 from swivel.errors import ConfigError
 from swivel.runtime.options import RunOptions
-from swivel.storage.manifest import read_manifest
 from swivel.storage.overlap import refuse_overlap
-from swivel.vectors import Vectors, comparison, formats
+from swivel.vectors import comparison, formats
 from swivel.vectors.formats import find_vectors
 from swivel.vectors.formats.registry import FORMATS
 from swivel.vectors.search import check_count
@@ -81,9 +79,9 @@ def explore(
     message = options.progress.message
     # The port is taken before vectors are opened: that it is in use is said at once.
     with explorer.listen(host, port) as listener:
-        exploration = explorer.open_exploration([vectors, other] if other else [vectors], matrix)
+        sets = explorer.open_sets([vectors, other] if other else [vectors], matrix)
         url = explorer.name_url(listener)
-        names = " and ".join(each.name for each in exploration.sets)
+        names = " and ".join(each.name for each in sets)
         show({"url": url}, lambda: print_result(f"{names}: {url}"))
 
         if not explorer.is_loopback(host):
@@ -91,7 +89,7 @@ def explore(
         if no_browser or not webbrowser.open(url):
             message("open the address in a browser")
         message("Ctrl-C ends it")
-        explorer.serve(exploration, listener, host)
+        explorer.serve(sets, listener, host)
     message("stopped")
 
 
@@ -135,8 +133,12 @@ def compare(
         result.write(output)
 
     show(result.to_dict(count), lambda: draw_comparison(result, count))
-    if remark := describe_training(models):
-        options.progress.message(remark)
+    # Vectors of other tools do not say what they were trained on.
+    trained_on = [model.facts.get("matrix") for model in (models[0], *baseline)]
+    if len(set(trained_on) - {None}) > 1:
+        options.progress.message(
+            "the noise baseline was trained on other counts than A: it shows more than the noise of training"
+        )
 
 
 def draw_comparison(result: comparison.ModelComparison, count: int) -> None:
@@ -171,24 +173,3 @@ def _clip(text: str) -> str:
     text = shown(text)
     width = max(shutil.get_terminal_size((110, 24)).columns, MIN_WIDTH)
     return text if len(text) <= width else text[: width - 3].rstrip(", ") + "..."
-
-
-def describe_training(models: Sequence[Vectors]) -> str | None:
-    """Return a remark on how the models were made, or on how to make a noise baseline."""
-    # Fingerprints of matrices; None where it is unknown what vectors were trained on.
-    before, after, *baseline = map(_matrix_of, models)
-    if baseline:
-        # Vectors of other tools do not say what they were trained on.
-        is_other = None not in (before, baseline[0]) and before != baseline[0]
-        text = "the noise baseline was trained on other counts than A: it shows more than the noise of training"
-        return text if is_other else None
-
-    if before is None:
-        return None
-    if before == after:
-        return "A and B were trained on the same counts: what differs here is the noise of training"
-    return "for a noise baseline, train A again with another --seed: --noise-baseline C"
-
-
-def _matrix_of(model: Vectors) -> str | None:
-    return None if model.path is None else read_manifest(model.path).inputs.get("matrix")

@@ -6,11 +6,8 @@ arguments.
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from importlib.resources import files
 from pathlib import PurePath
@@ -18,21 +15,20 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import APIRouter, Depends, FastAPI, Query, Request
-from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import BeforeValidator
 
 from swivel.errors import ConfigError, SwivelError
 from swivel.explorer import queries
-from swivel.explorer.limits import MAX_ANSWERS, MAX_TERMS, MAX_TEXT_LENGTH
-from swivel.explorer.maps import Map, MapMaker
+from swivel.explorer.maps import Map
 from swivel.explorer.models import VectorSet, View
-from swivel.explorer.security import Guard
+from swivel.explorer.queries import MAX_TERMS, MAX_TEXT_LENGTH
+from swivel.explorer.security import HEADERS, find_fault
 from swivel.runtime.numbers import is_plain
-from swivel.runtime.resources import count_cores
 from swivel.vectors import Expression
 
+MAX_ANSWERS = 200
 _LABELS_PER_LINE = 2_000
 MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -40,14 +36,6 @@ MEDIA_TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Exploration:
-    """The one or two sets of vectors that are shown, and the maker of their maps."""
-
-    sets: Sequence[VectorSet]
-    maps: MapMaker
 
 
 def _check_digits(value: Any) -> Any:
@@ -69,7 +57,7 @@ get = partial(router.api_route, methods=["GET", "HEAD"], response_model=None)
 
 def choose(request: Request, number: Number = 0, view: Text = "") -> tuple[VectorSet, View]:
     """Return the set and the view named in a request."""
-    sets: Sequence[VectorSet] = request.app.state.exploration.sets
+    sets: Sequence[VectorSet] = request.app.state.sets
     if number >= len(sets):
         raise ConfigError(f"set must be below {len(sets)}, got {number}")
     return sets[number], sets[number].view(view)
@@ -78,21 +66,13 @@ def choose(request: Request, number: Number = 0, view: Text = "") -> tuple[Vecto
 Chosen = Annotated[tuple[VectorSet, View], Depends(choose)]
 
 
-def find_map(request: Request, choice: Chosen) -> Map:
-    """Return the map of the view named in a request."""
-    word_map: Map = request.app.state.exploration.maps.map_of(choice[1])
-    return word_map
+def find_map(choice: Chosen) -> Map:
+    """Return the map of the view named in a request; the first request for a map starts its computation."""
+    choice[1].map.start()
+    return choice[1].map
 
 
 ChosenMap = Annotated[Map, Depends(find_map)]
-
-
-async def run_query(request: Request, query: Callable[..., dict[str, Any]], *arguments: Any) -> Response:
-    """Run a search over all words in a thread; no more searches run at the same time than there are cores."""
-    # A waiting request holds no thread.
-    # More at once would only wait for each other, each with its scores in memory.
-    async with request.app.state.query_slots:
-        return _json(await run_in_threadpool(query, *arguments))
 
 
 def read_query(choice: Chosen, q: Text = "", plus: Texts = None, minus: Texts = None) -> Expression:
@@ -106,9 +86,9 @@ TypedExpression = Annotated[Expression, Depends(read_query)]
 
 
 @get("/sets")
-def sets(request: Request) -> Response:
+def describe_sets(request: Request) -> Response:
     """Return a description of the sets of vectors, and the largest `count` that is allowed."""
-    shown = request.app.state.exploration.sets
+    shown = request.app.state.sets
     return _json({"sets": [each.describe() for each in shown], "most": MAX_ANSWERS})
 
 
@@ -119,20 +99,19 @@ def suggest(choice: Chosen, q: Text = "", count: Count = 8) -> Response:
 
 
 @get("/nearest")
-async def nearest(request: Request, choice: Chosen, expression: TypedExpression, count: Count = 20) -> Response:
+def nearest(choice: Chosen, expression: TypedExpression, count: Count = 20) -> Response:
     """Return the nearest neighbors of an expression."""
-    return await run_query(request, queries.find_nearest, choice[1], expression, count)
+    return _json(queries.find_nearest(choice[1], expression, count))
 
 
 @get("/columns")
-async def columns(request: Request, choice: Chosen, q: Text, count: Count = 20) -> Response:
+def columns(choice: Chosen, q: Text, count: Count = 20) -> Response:
     """Return the columns with the highest scores for a word."""
-    return await run_query(request, queries.find_columns, choice[0], (q,), count)
+    return _json(queries.find_columns(choice[0], (q,), count))
 
 
 @get("/analogy")
-async def analogy(
-    request: Request,
+def analogy(
     choice: Chosen,
     words: Annotated[list[Text], Query(min_length=3, max_length=3, alias="word")],
     method: Literal["3cosadd", "3cosmul"] = "3cosadd",
@@ -140,13 +119,13 @@ async def analogy(
 ) -> Response:
     """Return the answers to the analogy "a is to b as c is to ?"; the parameter `word` is given three times."""
     a, b, c = words
-    return await run_query(request, queries.solve_analogy, choice[1], (a, b, c), method, count)
+    return _json(queries.solve_analogy(choice[1], (a, b, c), method, count))
 
 
 @get("/compare")
-async def compare(request: Request, choice: Chosen, a: Text, b: Text, count: Count = 20) -> Response:
+def compare(choice: Chosen, a: Text, b: Text, count: Count = 20) -> Response:
     """Return the cosine of two words, and the neighbors and columns that they share or not."""
-    return await run_query(request, queries.compare_words, *choice, (a, b), count)
+    return _json(queries.compare_words(*choice, (a, b), count))
 
 
 @get("/map")
@@ -176,7 +155,7 @@ def order(word_map: ChosenMap) -> Response:
 @get("/map/counts")
 def counts(word_map: ChosenMap) -> Response:
     """Return the count of the label of each point as float32."""
-    return _bytes(word_map.view.vectors.vocabulary.counts[: len(word_map)], "<f4")
+    return _bytes(word_map.vectors.vocabulary.counts[: len(word_map)], "<f4")
 
 
 @get("/map/labels")
@@ -187,7 +166,7 @@ def labels(word_map: ChosenMap) -> Response:
 
 def _label_lines(word_map: Map) -> Iterator[str]:
     """Yield JSON lists of labels, common ones first; labels longer than a query may be are cut."""
-    tokens = word_map.view.vectors.vocabulary.tokens
+    tokens = word_map.vectors.vocabulary.tokens
     for start in range(0, len(word_map), _LABELS_PER_LINE):
         part = tokens[start : min(start + _LABELS_PER_LINE, len(word_map))]
         yield json.dumps([token[:MAX_TEXT_LENGTH] for token in part]) + "\n"
@@ -214,37 +193,35 @@ def _bytes(array: np.ndarray[Any, Any] | None, dtype: str) -> Response:
     return Response(data, media_type="application/octet-stream", headers={"cache-control": "no-store"})
 
 
-def make_app(exploration: Exploration, bound: str) -> Guard:
-    """Return the ASGI application of a server on the address `bound`, wrapped in the security checks."""
+def make_app(sets: Sequence[VectorSet], bound: str) -> FastAPI:
+    """Return the ASGI application that shows one or two sets of vectors, for a server on the address `bound`."""
     # FastAPI's documentation pages are disabled because they load scripts from other sites.
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.exploration = exploration
-    app.state.query_slots = asyncio.Semaphore(count_cores())
+    app.state.sets = sets
 
     # The files of the page are read into memory once, so that the path of a request never reaches the file system.
     for file in (files("swivel.explorer") / "page").iterdir():
         if PurePath(file.name).suffix in MEDIA_TYPES:
             path = "/" if file.name == "index.html" else f"/{file.name}"
-            serve = _serve_file(file.name, file.read_bytes())
+            serve = _serve_file(file.read_bytes(), MEDIA_TYPES[PurePath(file.name).suffix])
             app.add_api_route(path, serve, methods=["GET", "HEAD"], response_model=None)
     app.include_router(router)
 
+    @app.middleware("http")
+    async def guard(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
+        fault = find_fault(request, bound)
+        response = await answer(request) if fault is None else _AsciiJson({"error": fault[1]}, fault[0])
+        response.headers.update(HEADERS)
+        return response
+
     app.add_exception_handler(SwivelError, _respond_to_error)
     app.add_exception_handler(RequestValidationError, _respond_to_invalid)
-    return Guard(app, bound)
+    return app
 
 
-def _serve_file(name: str, data: bytes) -> Callable[[Request], Response]:
-    media_type = MEDIA_TYPES[PurePath(name).suffix]
-    tag = f'"{hashlib.sha256(data).hexdigest()[:16]}"'
-    headers = {"etag": tag, "cache-control": "no-cache"}
-
-    def serve(request: Request) -> Response:
-        if request.headers.get("if-none-match") == tag:
-            return Response(status_code=304, headers=headers)
-        return Response(data, media_type=media_type, headers=headers)
-
-    return serve
+def _serve_file(data: bytes, media_type: str) -> Callable[[], Response]:
+    # Another version of Swivel may answer at the same address later: browsers must not keep the page.
+    return lambda: Response(data, media_type=media_type, headers={"cache-control": "no-store"})
 
 
 async def _respond_to_error(request: Request, error: Exception) -> Response:

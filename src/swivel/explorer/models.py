@@ -17,6 +17,7 @@ import numpy as np
 from swivel.config import VectorsConfig
 from swivel.counts import Matrix, open_matrix
 from swivel.errors import ConfigError
+from swivel.explorer.maps import Map
 from swivel.explorer.spelling import Speller
 from swivel.runtime.control_characters import escape_controls
 from swivel.vectors import Vectors, VectorTable, combine_vectors
@@ -42,6 +43,7 @@ class View:
     def __init__(self, key: str, label: str, make: Callable[[], Vectors]) -> None:
         self.key = key  # in requests
         self.label = label  # on the page
+        self.map = Map(lambda: self.vectors)
         self._make = make
         # Held while the vectors are made: two requests must not scale a million of them at once.
         self._lock = threading.Lock()

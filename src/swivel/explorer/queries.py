@@ -1,6 +1,6 @@
 """Queries about vectors: neighbors, analogies, columns, comparisons and suggestions.
 
-The functions return plain dictionaries for JSON; `routes` connects them to HTTP.
+The functions return plain dictionaries for JSON; `app` connects them to HTTP.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.errors import ConfigError, UnknownToken
-from swivel.explorer.limits import MAX_TERMS, MAX_TEXT_LENGTH, SHARED_REACH
 from swivel.explorer.models import VectorSet, View
 from swivel.vectors import Expression, parse_expression
 from swivel.vectors.search import best_ids, check_scores, scale_to_unit, score_3cosmul
 
+MAX_TEXT_LENGTH = 1_000  # characters of a word or an expression
+MAX_TERMS = 10  # of an expression
+SHARED_REACH = 100  # nearest neighbors of each of two words that are searched for shared ones
 _CLOSE_SHOWN = 5
 _ENOUGH_COMPLETIONS = 3  # a text with this many completions is probably not misspelled
 _ROWS_PER_BLOCK = 1_024  # 1.2 MB at dim 300, which fits into the L2 cache of a core

@@ -15,11 +15,12 @@ from swivel.errors import ConfigError, missing_extra
 if TYPE_CHECKING:
     import uvicorn
 
-    from swivel.explorer.app import Exploration
+    from swivel.explorer.models import VectorSet
 
 PORT = 8707
 _BACKLOG = 64  # connections that are accepted at once
 _GRACE_SECONDS = 2
+_MAX_CONNECTIONS = 200  # further ones get status 503; a process may often have 1,024 open files only
 
 
 def check_extra() -> None:
@@ -61,53 +62,50 @@ def name_url(listener: socket.socket) -> str:
     return f"http://{host}:{port}/"
 
 
-def open_exploration(paths: Sequence[str | Path], matrix: str | Path | None = None) -> Exploration:
+def open_sets(paths: Sequence[str | Path], matrix: str | Path | None = None) -> list[VectorSet]:
     """Open one or two sets of vectors; `matrix` is what the first was trained on, by default the one beside it."""
-    from swivel.explorer.app import Exploration
-    from swivel.explorer.maps import MapMaker, cache_folder
     from swivel.explorer.models import open_set
 
-    sets = [open_set(path, matrix if number == 0 else None) for number, path in enumerate(paths)]
-    return Exploration(sets, MapMaker(cache_folder()))
+    return [open_set(path, matrix if number == 0 else None) for number, path in enumerate(paths)]
 
 
-def make_server(exploration: Exploration, host: str) -> uvicorn.Server:
+def make_server(sets: Sequence[VectorSet], host: str) -> uvicorn.Server:
     """Return a configured server that is not running yet."""
     import uvicorn
 
     from swivel.explorer.app import make_app
-    from swivel.explorer.connections import TimedProtocol
 
     config = uvicorn.Config(
-        make_app(exploration, host),
-        http=TimedProtocol,
+        make_app(sets, host),
+        http="h11",
         log_level="warning",
         access_log=False,
         server_header=False,
         proxy_headers=False,
         ws="none",
         backlog=_BACKLOG,
+        limit_concurrency=_MAX_CONNECTIONS,
         timeout_graceful_shutdown=_GRACE_SECONDS,
     )
     return uvicorn.Server(config)
 
 
-def serve(exploration: Exploration, listener: socket.socket, host: str) -> None:
+def serve(sets: Sequence[VectorSet], listener: socket.socket, host: str) -> None:
     """Run the server on `listener` until Ctrl-C or SIGTERM."""
-    server = make_server(exploration, host)
-    threading.Thread(target=warm, args=(exploration,), daemon=True).start()
+    server = make_server(sets, host)
+    threading.Thread(target=warm, args=(sets,), daemon=True).start()
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after a graceful shutdown.
         server.run(sockets=[listener])
 
 
-def warm(exploration: Exploration) -> None:
+def warm(sets: Sequence[VectorSet]) -> None:
     """Compute cached values before the first request, so that it is as fast as later ones."""
     with contextlib.suppress(Exception):  # The first request will raise the same error.
-        for each in exploration.sets:
+        for each in sets:
             first, *others = each.views.values()
             first.speller.complete("a", 1)
             first.speller.find_close("a", 1)
-            exploration.maps.map_of(first)
+            first.map.start()
             for view in others:
                 _ = view.vectors
             if each.vectors.columns is not None:

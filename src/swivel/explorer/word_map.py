@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from swivel.errors import ConfigError, missing_extra
-from swivel.explorer.limits import MAX_POINTS, MAX_TEXT_LENGTH
-from swivel.explorer.maps import Clusters, Map, MapMaker, cache_folder
-from swivel.explorer.models import View
+from swivel.explorer.maps import MAX_POINTS, Clusters, Map
+from swivel.explorer.queries import MAX_TEXT_LENGTH
 from swivel.reports.plots import FORMATS, draw_figure, plot_map
 from swivel.reports.plots.map_plot import PALETTE
 from swivel.runtime.control_characters import escape_controls
@@ -110,7 +109,7 @@ def make_map(
     words
         Number of words, at most 100,000.
     layout
-        "umap", or "pca" for principal components. UMAP takes from seconds to a minute; its result is cached.
+        "umap", or "pca" for principal components. UMAP takes seconds.
     title
         The title of the page in HTML.
     progress
@@ -135,13 +134,12 @@ def make_map(
     if importlib.util.find_spec("sklearn") is None:
         raise missing_extra("maps", "scikit-learn", "explore")
 
-    target = Map(View("saved", "", lambda: vectors), words)
+    target = Map(lambda: vectors, words)
     with track(choose_progress(progress), "computing the map", None, "words"):
         clusters = target.find_clusters()
         if layout == "umap":
             # In this process: a script without `if __name__ == "__main__"` cannot start another one.
-            maker = MapMaker(cache_folder(), lambda components, _: compute_umap(components))
-            target.umap = maker.load_or_compute(target)
+            target.umap = compute_umap(target.components)
 
     points = target.points(layout)
     assert points is not None

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from swivel.config import SCORERS, CorpusConfig, CountConfig
+from swivel.config import SCORERS, CorpusConfig, CountConfig, VocabularyConfig, stage_config
 from swivel.corpus.vocabulary import Vocabulary, check_units, choose_vocabulary, describe_text, read_tokens
 from swivel.errors import ConfigError
-from swivel.pipeline.settings import TextCounting, given, make_options, resolve_counting, split_settings
+from swivel.pipeline.settings import TextCounting, check_names, given, make_options, resolve_counting
 from swivel.runtime.estimates import ResourceEstimate, check_libraries
 from swivel.runtime.numbers import plural
 from swivel.runtime.options import RunOptions
@@ -80,6 +80,7 @@ def count(
     from swivel.corpus import find_texts
 
     options = make_options(options, settings)
+    check_names(settings, CorpusConfig, VocabularyConfig, CountConfig)
     counting = resolve_counting(recipe, {**settings, **given(window=window, min_count=min_count, device=device)})
     word_list = list_tokens(vocabulary)
     return count_texts(find_texts(texts, out), out, counting, word_list, options, vocabulary_file=file_of(vocabulary))
@@ -105,7 +106,7 @@ def count_texts(
     phrases = list_phrases(counting.corpus, options)
     files_read = [*local_files(texts), vocabulary_file, counting.corpus.phrase_file]
     with output_folder(out, files_read, options) as output:
-        record: dict[str, dict[str, Any]] = {"inputs": {}, "facts": {}}  # of the manifest
+        record: dict[str, dict[str, Any]] = {"config": counting.to_dict(), "inputs": {}, "facts": {}}  # of the manifest
         if output.path is not None:
             # Digests come first: a finished folder of the same text is returned without reading it again.
             digests = digest_sources(texts, known=output.path, threads=options.thread_count, progress=options.progress)
@@ -114,10 +115,10 @@ def count_texts(
                 inputs["vocabulary"] = fingerprint(list(word_list))
             if phrases is not None:
                 inputs["phrases"] = fingerprint(list(phrases))
-            provenance = {"config": counting.to_dict(), "inputs": inputs}
+            provenance = {"config": record["config"], "inputs": inputs}
             if output.has_result("matrix", provenance, is_comparable=can_compare(inputs)):
                 return open_matrix(output.path)
-            record = {"inputs": inputs, "facts": to_facts(digests)}
+            record = {**provenance, "facts": to_facts(digests)}
 
         # From here on the folder is locked: a second writer fails now and not after it has read its text.
         with output.working() as path:
@@ -168,10 +169,10 @@ def _count(
         from swivel.counts.cooccurrence.cluster_count import count_on_ray
 
         stages = (counting.corpus.without_path(), counting.vocabulary, counting.count)
-        record = {"config": counting.to_dict(), **record}
         return count_on_ray(texts, path, stages, word_list, phrases, record, options)
 
     from swivel.corpus import files_of
+    from swivel.counts.cooccurrence import count_tokens
 
     # The GPU is prepared in the background while text is read; `check` raises what failed there.
     check = check_device(counting.count)
@@ -183,7 +184,7 @@ def _count(
         vocabulary = read_beside_device(
             number_text, texts, counting, word_list, phrases, scratch, options=options, check=check
         )
-        return count_numbered(vocabulary, scratch, counting, path, record, options)
+        return count_tokens(open_array(scratch / IDS), vocabulary, counting.count, path, options, record)
 
 
 def read_beside_device(
@@ -228,7 +229,8 @@ def number_text(
     unit = counting.corpus.unit
     check_units(encoded.token_count, encoded.unit_count, unit)
     progress.message(describe_text(encoded.token_count, encoded.unit_count, unit, vocabulary))
-    write_ids(encoded, vocabulary, counting.count, scratch, reading["threads"])
+    keep_gaps = counting.count.oov == "gap"
+    encoded.write_ids(vocabulary, keep_gaps=keep_gaps, path=scratch / IDS, threads=reading["threads"])
     return vocabulary
 
 
@@ -282,28 +284,6 @@ def encode_texts(
     return joined
 
 
-def write_ids(
-    encoded: EncodedCorpus | JoinedCorpus, vocabulary: Vocabulary, config: CountConfig, scratch: Path, threads: int
-) -> None:
-    """Write a text as ids of a vocabulary to a file of the folder `scratch`, for `count_numbered`."""
-    encoded.write_ids(vocabulary, keep_gaps=config.oov == "gap", path=scratch / IDS, threads=threads)
-
-
-def count_numbered(
-    vocabulary: Vocabulary,
-    scratch: Path,
-    counting: TextCounting,
-    path: Path,
-    record: Mapping[str, Mapping[str, Any]],
-    options: RunOptions,
-) -> Matrix:
-    """Count what `write_ids` wrote; return the matrix, written to `path` with the inputs and facts of `record`."""
-    from swivel.counts.cooccurrence import count_tokens
-
-    record = {"config": counting.to_dict(), **record}
-    return count_tokens(open_array(scratch / IDS), vocabulary, counting.count, path, options, record)
-
-
 def find_phrases(texts: Texts, *, options: RunOptions | None = None, **settings: Any) -> list[Phrase]:
     """Return the phrases of a text, highest score first.
 
@@ -319,7 +299,8 @@ def find_phrases(texts: Texts, *, options: RunOptions | None = None, **settings:
     from swivel.corpus.joined_corpus import JoinedCorpus
 
     options = (options or RunOptions()).fix_memory()
-    (config,) = split_settings("default", {"phrases": "word2vec", **settings}, CorpusConfig)
+    check_names(settings, CorpusConfig)
+    config = stage_config(CorpusConfig, **{"phrases": "word2vec", **settings})
     if config.phrases not in SCORERS:
         raise ConfigError(f"phrases must be one of {', '.join(SCORERS)}, got {config.phrases!r}")
 

@@ -7,7 +7,6 @@ octaves. No observed cell is left out; rounding changes a count by at most 9 %.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import lzma
 from importlib.resources import files
@@ -21,12 +20,11 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix, to_units
 from swivel.errors import DamagedFolder
 from swivel.evaluation import read_bundled, score_analogies
-from swivel.pipeline.report_job import check_report
-from swivel.pipeline.train import train
-from swivel.reports.run_report import write_run_report
+from swivel.pipeline.report_job import ReportJob
+from swivel.pipeline.settings import resolve_training
+from swivel.pipeline.train import train_vectors
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
-from swivel.runtime.progress import Stopwatch
 from swivel.storage.output_folder import output_folder
 
 WORDS, CELLS = "sample-words.txt", "sample-cells.xz"
@@ -112,19 +110,16 @@ def run_demo(out: str | Path | None, options: RunOptions) -> dict[str, Any]:
     """Train the bundled matrix, and return neighbors, analogies, and how many questions were answered rightly."""
     folder = None if out is None else Path(out)
     check_libraries("training", needs_torch=True)
-    check_report(folder, options)
-    watch = Stopwatch(options.progress)
-    # The report comes after both stages, so that it has the times of both.
-    timed = dataclasses.replace(options, progress=watch, report=False)
-    matrix = open_sample(folder and folder / "matrix", options=timed)
-    vectors = train(matrix, folder and folder / "vectors", recipe="fast", options=timed, **SETTINGS)
-    write_run_report(vectors, matrix, folder, watch, options)
+    with ReportJob(folder, options) as report:
+        matrix = open_sample(folder and folder / "matrix", options=report.options)
+        configs = resolve_training("fast", SETTINGS)
+        vectors = train_vectors(matrix, folder and folder / "vectors", *configs, report=report)
 
     sections = score_analogies(vectors, read_bundled()).sections
     return {
         "words": len(vectors),
         "cells": matrix.cell_count,
-        "seconds": watch.total,
+        "seconds": report.watch.total,
         "neighbors": {word: vectors.nearest(word, count=6) for word in SHOWN if word in vectors},
         "analogies": {f"{a} is to {b} as {c}": vectors.analogy(a, b, c, count=1)[0].token for a, b, c in QUESTIONS},
         "sections": [(section.name, section.correct, section.total) for section in sections],

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,23 +24,15 @@ from numpy.typing import NDArray
 from swivel.config import CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig, recorded_config
 from swivel.corpus import can_compare, digest_sources, find_texts, fingerprint_sources, local_files, to_facts
 from swivel.corpus.vocabulary import Vocabulary, choose_tokens, from_list
-from swivel.counts.cooccurrence import column_vocabulary
+from swivel.counts.cooccurrence import column_vocabulary, count_tokens
 from swivel.errors import ConfigError, VocabularyError
-from swivel.pipeline.count import (
-    check_device,
-    count_numbered,
-    encode_texts,
-    file_of,
-    list_tokens,
-    read_beside_device,
-    write_ids,
-)
-from swivel.pipeline.settings import TextCounting, check_names, given, settings_of
+from swivel.pipeline.count import IDS, check_device, encode_texts, file_of, list_tokens, read_beside_device
+from swivel.pipeline.settings import TextCounting, check_names, given
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Progress, track
 from swivel.storage.files import create_folder
-from swivel.storage.manifest import fingerprint
+from swivel.storage.manifest import fingerprint, open_array
 from swivel.storage.output_folder import output_folder
 from swivel.storage.temporary import scratch_folder
 from swivel.vectors import Vectors, VectorTable, combine_vectors, load, recover_axes
@@ -56,17 +47,6 @@ if TYPE_CHECKING:
 
 FILE_SETTINGS = ("encoding", "errors")
 VECTORS_PER_STEP = 256  # folded in between two updates of the progress, of each side at most
-
-
-@dataclass(frozen=True, slots=True)
-class TrainedModel:
-    """Trained vectors with their columns, marginals and settings, as the fold-in needs them."""
-
-    vectors: Vectors
-    columns: VectorTable
-    row_sums: NDArray[np.float64]
-    column_sums: NDArray[np.float64]
-    words: int  # number of trained words, which come first; the words after them were added by `extend`
 
 
 # New words by decreasing count; the counts of their rows with trained columns, (n_words, n_trained_columns); those of
@@ -119,30 +99,30 @@ def extend(
     if word_list is not None:
         word_list = tuple(dict.fromkeys(word_list))
 
-    config = {**trained.vectors.settings, **counting.to_dict()}
-    with output_folder(out, [trained.vectors.path, file_of(vocabulary), *local_files(texts)], options) as output:
+    config = {**trained.settings, **counting.to_dict()}
+    with output_folder(out, [trained.path, file_of(vocabulary), *local_files(texts)], options) as output:
         path = output.path
-        if path is None:
-            with output.working() as scratch:
-                counts = _count_words(trained, texts, counting, word_list, scratch, options)
-            return _add_words(trained, counts, counting, options)
+        inputs = {}
+        if path is not None:
+            digests = digest_sources(texts, known=path, threads=options.thread_count, progress=options.progress)
+            inputs = {"vectors": trained.fingerprint, **fingerprint_sources(texts, counting.corpus, digests)}
+            if word_list is not None:
+                inputs["vocabulary"] = fingerprint(list(word_list))
+            if output.has_result("vectors", {"config": config, "inputs": inputs}, is_comparable=can_compare(inputs)):
+                return load(path)
 
-        digests = digest_sources(texts, known=path, threads=options.thread_count, progress=options.progress)
-        inputs = {"vectors": trained.vectors.fingerprint, **fingerprint_sources(texts, counting.corpus, digests)}
-        if word_list is not None:
-            inputs["vocabulary"] = fingerprint(list(word_list))
-        if output.has_result("vectors", {"config": config, "inputs": inputs}, is_comparable=can_compare(inputs)):
-            return load(path)
-
-        with create_folder(path, "vectors", overwrite=options.overwrite) as writer:
-            with scratch_folder(path) as scratch:
+        with output.working() as folder:
+            with scratch_folder(folder) as scratch:
                 counts = _count_words(trained, texts, counting, word_list, scratch, options)
             result = _add_words(trained, counts, counting, options)
-            write_vectors(writer, result, config=config, inputs=inputs, facts=to_facts(digests))
+            if path is None:
+                return result
+            with create_folder(path, "vectors", overwrite=options.overwrite) as writer:
+                write_vectors(writer, result, config=config, inputs=inputs, facts=to_facts(digests))
         return load(path)
 
 
-def _open_trained(vectors: Vectors | str | Path) -> TrainedModel:
+def _open_trained(vectors: Vectors | str | Path) -> Vectors:
     """Return the vectors with the settings of their training, or raise ConfigError if they cannot be extended."""
     loaded = as_vectors(vectors)
     name = _name(loaded)
@@ -162,19 +142,23 @@ def _open_trained(vectors: Vectors | str | Path) -> TrainedModel:
             f"{name}: its columns are not words, so that text cannot be counted with them; "
             "swivel.training.fold_in.fold_in accepts counts of new rows"
         )
-    words = int(loaded.facts.get("trained_rows", len(loaded)))
-    return TrainedModel(loaded, columns, loaded.row_sums, columns.sums, words)
+    return loaded
+
+
+def count_trained(vectors: Vectors) -> int:
+    """Return the number of trained words, which come first; the words after them were added by `extend`."""
+    return int(vectors.facts.get("trained_rows", len(vectors)))
 
 
 def _name(vectors: Vectors) -> str:
     return str(vectors.source or "vectors")
 
 
-def _choose_counting(trained: TrainedModel, settings: Mapping[str, Any]) -> TextCounting:
+def _choose_counting(trained: Vectors, settings: Mapping[str, Any]) -> TextCounting:
     """Return the recorded settings of the training with those of the new text; refuse any that change the counts."""
-    recorded = trained.vectors.settings
+    recorded = trained.settings
     if not {"corpus", "count"} <= recorded.keys():
-        name = _name(trained.vectors)
+        name = _name(trained)
         raise ConfigError(f"{name}: no record of how its text was counted; pass what swivel run or train wrote")
 
     new_settings = given(**settings)
@@ -184,20 +168,19 @@ def _choose_counting(trained: TrainedModel, settings: Mapping[str, Any]) -> Text
         # Another kind of file has the same words; a device is not recorded.
         if name in fixed and name not in FILE_SETTINGS and value != fixed[name]:
             raise ConfigError(
-                f"{name} must be {fixed[name]!r} as in the training of {_name(trained.vectors)}, got {value!r}; "
-                f"omit {name}",
+                f"{name} must be {fixed[name]!r} as in the training of {_name(trained)}, got {value!r}; omit {name}",
                 argument=name,
             )
 
     return TextCounting(
-        CorpusConfig(**{**recorded["corpus"], **settings_of(new_settings, CorpusConfig)}),
-        VocabularyConfig(**settings_of(new_settings, VocabularyConfig)),
-        CountConfig(**{**recorded["count"], **settings_of(new_settings, CountConfig)}),
+        recorded_config(CorpusConfig, {**recorded["corpus"], **new_settings}),
+        recorded_config(VocabularyConfig, new_settings),
+        recorded_config(CountConfig, {**recorded["count"], **new_settings}),
     )
 
 
 def _count_words(
-    trained: TrainedModel,
+    trained: Vectors,
     texts: Texts,
     counting: TextCounting,
     word_list: tuple[str, ...] | None,
@@ -205,14 +188,14 @@ def _count_words(
     options: RunOptions,
 ) -> WordCounts:
     """Count the text over old and new words together, and return the cells of new words with trained words."""
-    known = trained.vectors.vocabulary
+    known = trained.vocabulary
     options = options.fix_memory()
     check = check_device(counting.count)
     words, joint = read_beside_device(
         _number_words, texts, counting, known, word_list, scratch, options=options, check=check
     )
-    matrix = count_numbered(joint, scratch, counting, scratch / "matrix", {}, options)
-    return words, *_select_cells(matrix, known.tokens[: trained.words], words)
+    matrix = count_tokens(open_array(scratch / IDS), joint, counting.count, scratch / "matrix", options)
+    return words, *_select_cells(matrix, known.tokens[: count_trained(trained)], words)
 
 
 def _number_words(
@@ -239,7 +222,8 @@ def _number_words(
     # The known words keep their places in the windows, so that the new words are counted as in training.
     tokens = [*known.tokens, *words.tokens]
     joint = from_list(tokens, encoded.types.of_tokens(tokens))
-    write_ids(encoded, joint, counting.count, scratch, reading["threads"])
+    keep_gaps = counting.count.oov == "gap"
+    encoded.write_ids(joint, keep_gaps=keep_gaps, path=scratch / IDS, threads=reading["threads"])
     return words, joint
 
 
@@ -255,11 +239,8 @@ def _choose_frequent(types: TypeCounts, known: Vocabulary, config: VocabularyCon
         new = {word: count for word, count in seen.items() if word not in known}
         if not new:
             raise VocabularyError(f"the text has no new word: all {len(seen):,} words are in the vocabulary")
-        most_common = max(new, key=lambda word: (new[word], word))
         raise VocabularyError(
-            f"no new word occurs {config.min_count:,} times or more (the most common one is {most_common!r} with "
-            f"{new[most_common]:,}); pass a smaller min_count",
-            argument="min_count",
+            f"no new word occurs {config.min_count:,} times or more; pass a smaller min_count", argument="min_count"
         )
     return choose_tokens(new, config)
 
@@ -276,7 +257,6 @@ def _choose_listed(
     return from_list(words, new)
 
 
-# Rows, columns and counts of cells, block by block.
 def _select_cells(
     matrix: Matrix, trained: Sequence[str], words: Vocabulary
 ) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array]:
@@ -303,39 +283,44 @@ def _find_positions(joint: Vocabulary, tokens: Sequence[str]) -> NDArray[np.int6
     return positions
 
 
-def _add_words(trained: TrainedModel, counts: WordCounts, counting: TextCounting, options: RunOptions) -> Vectors:
+def _add_words(old: Vectors, counts: WordCounts, counting: TextCounting, options: RunOptions) -> Vectors:
     """Return the known words followed by the new words, whose rows and columns are folded in."""
+    assert old.column_table is not None and old.column_sums is not None and old.row_sums is not None
     new_words, row_counts, column_counts = counts
-    old = trained.vectors
-    words = trained.words
+    words = count_trained(old)
     columns_of_words = words * old.columns_per_row
-    fixed_columns = (trained.columns.values[:columns_of_words], trained.column_sums[:columns_of_words])
-    fixed_rows = (old.rows[:words], trained.row_sums[:words])
+    fixed_columns = (old.column_table.values[:columns_of_words], old.column_sums[:columns_of_words])
+    fixed_rows = (old.rows[:words], old.row_sums[:words])
 
     # The loss is symmetric in rows and columns, so columns are folded in like rows.
+    config = recorded_config(TrainConfig, old.settings["train"])
     new_rows, new_columns = _fold(
-        [(row_counts, fixed_columns), (column_counts, fixed_rows)], trained, counting.count.device, options.progress
+        [(row_counts, fixed_columns), (column_counts, fixed_rows)],
+        float(old.row_sums[:words].sum()),
+        config,
+        counting.count.device,
+        options.progress,
     )
 
     rows = VectorTable(
         _join(old.vocabulary, new_words),
         np.concatenate([old.rows, new_rows]),
-        np.concatenate([trained.row_sums, row_counts.sum(axis=1)]),
+        np.concatenate([old.row_sums, row_counts.sum(axis=1)]),
     )
 
     column_names = rows.vocabulary
     if old.columns_per_row > 1:
         new_names = column_vocabulary(new_words, counting.count) or new_words
-        column_names = _join(trained.columns.vocabulary, new_names)
+        column_names = _join(old.column_table.vocabulary, new_names)
     columns = VectorTable(
         column_names,
-        np.concatenate([trained.columns.values, new_columns]),
-        np.concatenate([trained.column_sums, column_counts.sum(axis=1)]),
+        np.concatenate([old.column_table.values, new_columns]),
+        np.concatenate([old.column_sums, column_counts.sum(axis=1)]),
     )
 
     combined = None
     if old.vectors is not old.rows:
-        combined = np.concatenate([old.vectors, _combine(trained, new_words, new_rows, new_columns)])
+        combined = np.concatenate([old.vectors, _combine(old, new_words, new_rows, new_columns)])
     return Vectors(
         rows,
         columns,
@@ -350,15 +335,17 @@ def _add_words(trained: TrainedModel, counts: WordCounts, counting: TextCounting
 
 def _fold(
     sides: Sequence[tuple[scipy.sparse.csr_array, tuple[NDArray[np.float32], NDArray[np.float64]]]],
-    trained: TrainedModel,
+    total: float,
+    config: TrainConfig,
     device: str,
     progress: Progress,
 ) -> list[NDArray[np.float32]]:
-    """Return one vector per row of the counts of each side, with the trained vectors and sums of the other side."""
+    """Return one vector per row of the counts of each side, with the trained vectors and sums of the other side.
+
+    `total` is D, the sum of all counts of the training.
+    """
     from swivel.training.fold_in import FixedColumns
 
-    config = recorded_config(TrainConfig, trained.vectors.settings["train"])
-    total = float(trained.row_sums[: trained.words].sum())  # D, the sum of all counts of the training
     tables = [counts for counts, _ in sides]
     fixed = [FixedColumns(*other, total, config, device=device) for _, other in sides]
     results = [np.zeros((counts.shape[0], config.dim), np.float32) for counts in tables]
@@ -381,11 +368,10 @@ def _fold(
 
 
 def _combine(
-    trained: TrainedModel, new: Vocabulary, rows: NDArray[np.float32], columns: NDArray[np.float32]
+    old: Vectors, new: Vocabulary, rows: NDArray[np.float32], columns: NDArray[np.float32]
 ) -> NDArray[np.float32]:
     """Return vectors that are combined from rows and columns in the same way as those of the trained words."""
-    old = trained.vectors
-    words = trained.words
+    words = count_trained(old)
     parts = old.columns_per_row
     config = VectorsConfig(**old.settings["vectors"])
     subwords = old.subwords if config.spelling else None
@@ -397,7 +383,8 @@ def _combine(
         if subwords is not None:
             guesses = subwords.guess(old.vocabulary.tokens[:words])
             vectors = unblend(vectors, guesses, old.vocabulary.counts[:words], config.spelling)
-        axes = recover_axes(old.rows[:words], trained.columns.values[: words * parts], vectors, config)
+        assert old.columns is not None
+        axes = recover_axes(old.rows[:words], old.columns[: words * parts], vectors, config)
 
     combined = combine_vectors(rows, columns, parts, config, axes=axes)
     if subwords is None:

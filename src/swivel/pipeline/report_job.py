@@ -1,28 +1,29 @@
-"""The report of a run, which is computed while vectors are combined and written."""
+"""The report of a run, which is computed while vectors are written."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
+from swivel.errors import first_line
 from swivel.runtime.child_process import ChildCall, ChildProcess, ProcessEnded
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT, Stopwatch
 from swivel.runtime.resources import is_leading
+from swivel.storage.files import write_file
 from swivel.storage.manifest import MANIFEST
 from swivel.storage.overlap import refuse_foreign
 
 if TYPE_CHECKING:
     from swivel.counts import Matrix
-    from swivel.reports.run_report import Plots, ReportDraft, Svgs, TrainingDraft
+    from swivel.reports.run_report import RunSummary, Svgs
     from swivel.vectors import Vectors
 
-Result = TypeVar("Result")
+REPORT = "report.html"
 
 
 class ReportJob:
@@ -35,9 +36,7 @@ class ReportJob:
         self._stack = contextlib.ExitStack()
         self._process: ChildProcess | None = None  # draws the figures
         self._imported: ChildCall[None] | None = None
-        self._drawing = threading.Lock()  # matplotlib's settings belong to a process, so it draws one at a time.
-        self._training: Future[TrainingDraft] | None = None
-        self._draft: Future[ReportDraft] | None = None
+        self._draft: Future[tuple[RunSummary, Svgs]] | None = None  # the page without the times of the stages
 
     def __enter__(self) -> ReportJob:
         check_report(self.out, self.options)
@@ -64,63 +63,58 @@ class ReportJob:
                 return
         threading.Thread(target=import_report, daemon=True).start()
 
-    def begin_training(self, vectors: Vectors, matrix: Matrix) -> None:
-        """Compute what the report says of trained rows and columns, in the background, before they are combined."""
-        if self.is_wanted:
-
-            def draft() -> TrainingDraft:
-                from swivel.reports.run_report import draft_training
-
-                return draft_training(vectors, matrix, self._draw)
-
-            self._training = self._start(draft)
-
-    def begin(self, vectors: Vectors, matrix: Matrix, folder: Path) -> None:
-        """Compute the rest of the report in the background, for vectors that are being written to `folder`."""
-        if self.is_wanted:
-            training = self._training
-            assert training is not None  # `begin_training` comes first
-
-            def draft() -> ReportDraft:
-                from swivel.reports.run_report import draft_report
-
-                return draft_report(vectors, matrix, folder, training, self._draw)
-
-            self._draft = self._start(draft)
-
-    def _start(self, compute: Callable[[], Result]) -> Future[Result]:
+    def begin(self, vectors: Vectors, matrix: Matrix, folder: Path | None) -> None:
+        """Compute the report in the background, for vectors that are being written to `folder`."""
+        if not self.is_wanted:
+            return
         # A thread of a pool would keep a command that is interrupted waiting for it.
-        result: Future[Result] = Future()
+        draft: Future[tuple[RunSummary, Svgs]] = Future()
+        self._draft = draft
 
         def run() -> None:
             try:
-                result.set_result(compute())
+                from swivel.reports.run_report import summarize_run
+
+                summary = summarize_run(vectors, matrix, folder)
+                draft.set_result((summary, self._draw(summary.map, summary.epochs)))
             except Exception as error:
-                result.set_exception(error)
+                draft.set_exception(error)
 
         threading.Thread(target=run, daemon=True).start()
-        return result
 
-    def _draw(self, plots: Plots) -> Svgs:
+    def _draw(self, *numbers: Any) -> Svgs:
         """Return figures, drawn by the other process if there is one and it has not ended."""
         from swivel.reports.run_report import draw_figures
 
         # If the process was killed, as when memory ran out, the figures are drawn here.
-        with self._drawing:
-            with contextlib.suppress(ProcessEnded):
-                if self._imported is not None:
-                    self._imported.wait(SILENT)
-                    self._imported = None
-                if self._process is not None:
-                    return self._process.call(draw_figures, plots).wait(SILENT)
-            return draw_figures(plots)
+        with contextlib.suppress(ProcessEnded):
+            if self._process is not None and self._imported is not None:
+                self._imported.wait(SILENT)
+                return self._process.call(draw_figures, *numbers).wait(SILENT)
+        return draw_figures(*numbers)
 
     def write(self, vectors: Vectors, matrix: Matrix) -> None:
         """Write the page, now that the vectors are complete; an error becomes a message."""
-        if self.is_wanted:
-            from swivel.reports.run_report import write_run_report
+        if not self.is_wanted or self.out is None:
+            return
 
-            write_run_report(vectors, matrix, self.out, self.watch, self.options, self._draft)
+        # A finished run that is called again has its page already; one that was removed is written again.
+        page = self.out / REPORT
+        seconds = {**self.watch.seconds, "total": self.watch.total} if "training" in self.watch.seconds else {}
+        if not seconds and page.exists():
+            return
+        if self._draft is None:
+            self.begin(vectors, matrix, vectors.path)
+        assert self._draft is not None
+
+        try:
+            from swivel.reports.run_report import compose_run
+
+            write_file(page, compose_run(*self._draft.result(), seconds).encode())
+        except Exception as error:  # The vectors are finished; a failed report must not make the run fail.
+            self.options.progress.message(f"no report: {first_line(error)}")
+        else:
+            self.options.progress.message(f"the report: {page}")
 
 
 def check_report(out: Path | None, options: RunOptions) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from swivel.config import STAGES, CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
+from swivel.config import STAGES
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import StorageError
 from swivel.pipeline.count import count_texts, file_of, list_tokens
@@ -16,7 +16,6 @@ from swivel.pipeline.settings import (
     make_options,
     resolve_counting,
     resolve_training,
-    settings_of,
 )
 from swivel.pipeline.train import train_vectors
 from swivel.runtime.estimates import check_libraries
@@ -66,11 +65,11 @@ def run(
 
     options = make_options(options, settings)
     check_names(settings, *STAGES.values())
-    counting = resolve_counting(recipe, settings_of(settings, CorpusConfig, VocabularyConfig, CountConfig))
+    counting = resolve_counting(recipe, settings)
 
     check_libraries("training", needs_torch=True)
     start = open_vectors(init) if isinstance(init, (str, Path)) else init
-    training = resolve_training(recipe, settings_of(settings, TrainConfig, VectorsConfig), start)
+    training = resolve_training(recipe, settings, start)
 
     # All that can be wrong with settings and files is reported before the text is read.
     texts = find_texts(texts, path)

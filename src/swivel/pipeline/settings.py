@@ -52,12 +52,6 @@ _GENSIM_NAMES = {
 }
 
 
-def split_settings(recipe: str, settings: Mapping[str, Any], *stages: type[Any]) -> list[Any]:
-    """Return the configuration of each stage: the values of a recipe, overridden by the settings that are not None."""
-    check_names(settings, *stages)
-    return [stage_config(stage, recipe, **settings_of(settings, stage)) for stage in stages]
-
-
 def check_names(settings: Mapping[str, Any], *stages: type[Any]) -> None:
     """Raise ConfigError for a setting that none of the stages has."""
     names = {field.name for stage in stages for field in dataclasses.fields(stage)}
@@ -81,8 +75,12 @@ def _describe_unknown(setting: str, known: set[str]) -> str:
 
 
 def resolve_counting(recipe: str, settings: Mapping[str, Any]) -> TextCounting:
-    """Return how text is read and counted: the values of a recipe, overridden by `settings`."""
-    return TextCounting(*split_settings(recipe, settings, CorpusConfig, VocabularyConfig, CountConfig))
+    """Return how text is read and counted: the values of a recipe, overridden by `settings` that are not None."""
+    return TextCounting(
+        stage_config(CorpusConfig, recipe, **settings),
+        stage_config(VocabularyConfig, recipe, **settings),
+        stage_config(CountConfig, recipe, **settings),
+    )
 
 
 def resolve_training(
@@ -92,14 +90,7 @@ def resolve_training(
     if init is not None:
         # What the user passes wins over what suits a warm start.
         settings = {"dim": init.rows.shape[1], **WARM_START, **given(**settings)}
-    train_config, vectors_config = split_settings(recipe, settings, TrainConfig, VectorsConfig)
-    return train_config, vectors_config
-
-
-def settings_of(settings: Mapping[str, Any], *stages: type[Any]) -> dict[str, Any]:
-    """Return the settings that some stages have; `device` belongs to several."""
-    names = {field.name for stage in stages for field in dataclasses.fields(stage)}
-    return {name: value for name, value in settings.items() if name in names}
+    return stage_config(TrainConfig, recipe, **settings), stage_config(VectorsConfig, recipe, **settings)
 
 
 def given(**settings: Any) -> dict[str, Any]:

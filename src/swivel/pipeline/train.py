@@ -16,7 +16,7 @@ from swivel.config import RECIPES, TrainConfig, VectorsConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, FolderExists, SwivelWarning
 from swivel.pipeline.report_job import ReportJob
-from swivel.pipeline.settings import given, make_options, resolve_training
+from swivel.pipeline.settings import check_names, given, make_options, resolve_training
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Progress
@@ -82,6 +82,7 @@ def train(
         from swivel.vectors.formats import open_vectors, source_of
 
     options = make_options(options, settings)
+    check_names(settings, TrainConfig, VectorsConfig)
     matrix = as_matrix(matrix)
     path = None if out is None else Path(out)
     if path is None and find_rank() is not None:

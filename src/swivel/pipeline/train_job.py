@@ -89,7 +89,6 @@ def run_training(
             if trained is not None:  # Only the leading process has the result.
                 facts = collect_facts(matrix, trained, tuning)
                 sides = label_sides(matrix, trained, config.shift, provenance, facts)
-                report.begin_training(sides, matrix)
                 result = combine_sides(sides, vectors_config, start, trained.plan.device, index)
                 if output is None:
                     return result

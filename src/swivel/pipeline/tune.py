@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse
 
-from swivel.config import TrainConfig, result_settings
+from swivel.config import TrainConfig, result_settings, settings_of
 from swivel.counts import Matrix
 from swivel.errors import ConfigError, FolderExists
 from swivel.evaluation.table_ranking import evaluate_ranking, split_table
-from swivel.pipeline.settings import given, settings_of
+from swivel.pipeline.settings import given
 from swivel.pipeline.train import TUNING, fit_sparse
 from swivel.recommender import Recommender
 from swivel.runtime.numbers import plural

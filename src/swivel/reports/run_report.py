@@ -1,24 +1,26 @@
 """The report of a finished run: `report.html`, one self-contained page.
 
-`run_summary` computes the numbers, and `compose_run` arranges them in a page. An error in the report does not make a
-finished run fail.
+`summarize_run` computes the numbers, of common words only, so that it takes about a second for a run of any size.
+`compose_run` arranges them in a page. An error in the report does not make a finished run fail.
 """
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from swivel._version import __version__
+from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix
-from swivel.errors import MissingExtra, first_line
+from swivel.errors import MissingExtra
+from swivel.evaluation import EvaluationConfig, SetResult, read_bundled, score_analogies
 from swivel.reports.html import (
-    Cell,
     write_details,
     write_facts,
     write_heading,
@@ -27,21 +29,27 @@ from swivel.reports.html import (
     write_picture,
     write_table,
 )
-from swivel.reports.plots import FitBucket, NormBucket, Norms, draw_figure, plot_epochs, plot_fit, plot_map, plot_norms
+from swivel.reports.plots import draw_figure, plot_epochs, plot_map
 from swivel.reports.plots.style import short_number
-from swivel.reports.run_summary import BANDS, RunSummary, find_fit, summarize_run
-from swivel.runtime.options import RunOptions
-from swivel.runtime.progress import Stopwatch
-from swivel.runtime.resources import count_cores, is_leading
+from swivel.runtime.resources import count_cores
 from swivel.storage.files import write_file
-from swivel.vectors import Vectors, load
+from swivel.vectors import Neighbor, Vectors, VectorTable, load
+from swivel.vectors.projection import compute_umap, fit_to_frame, reduce_vectors, weigh_labels
+from swivel.vectors.search import scale_to_unit
 
-REPORT = "report.html"
-Plots = Mapping[str, Callable[[], Any]]  # functions that plot figures, by name
+Losses = list[dict[str, float]]  # `mean`, `observed` and `unobserved` of each epoch
+BANDS = ("common", "middling", "rare")
+WORDS_PER_BAND = 5
+NEIGHBORS = 8
+SKIPPED = 50  # the most common words are function words, whose neighbors are not informative
+MIN_LETTERS = 3  # shorter words are chosen only if there are too few longer ones
+MAX_CANDIDATES = 200_000  # neighbors are searched among this many most common words, and the chosen words
+
+MAX_ANSWERS = 30_000  # analogies are answered with this many most common words
+MAP_WORDS = 120
+MAP_CANDIDATES = 3_000
+
 Svgs = Mapping[str, bytes]  # the figures by name; empty without matplotlib
-DrawFigures = Callable[[Plots], Svgs]
-TrainingDraft = tuple[tuple[FitBucket, ...], Svgs]  # the fit, and the figures of the training
-ReportDraft = tuple[RunSummary, Svgs]  # without the times of the stages
 NOTHING = "–"
 NO_FIGURES = (
     "This page has no figures, only their numbers: figures need matplotlib. `pip install 'swivel-embeddings[plot]'`, "
@@ -52,18 +60,128 @@ LOSSES = (
     "the squared distance from its PMI, weighted by f(x); that of an unobserved cell is the soft hinge, which keeps "
     "products low."
 )
-NORMS = (
-    "Lengths of the vectors against the frequency of their words. Points are words, the line is the median of each "
-    "bucket, and the band goes from the 10 % to the 90 % quantile."
-)
 MAP = (
     "The most informative of the common words; similar words are near each other (UMAP). `swivel plot map` and "
     "`swivel explore` show all words."
 )
-FIT = (
-    "Observed cells by the frequency of their row. Left: the loss, in which frequent pairs have more weight. Right: "
-    "the root mean square distance of w\u00a0·\u00a0c from the PMI of the cell, all cells with the same weight."
-)
+
+
+class Asked(NamedTuple):
+    """A word, its frequency and the band it was chosen from, and its nearest neighbors."""
+
+    band: str
+    word: str
+    frequency: float
+    nearest: tuple[Neighbor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """What the report of a run shows."""
+
+    name: str
+    vectors: Vectors
+    matrix: Matrix
+    asked: tuple[Asked, ...]
+    map: tuple[list[str], NDArray[np.float32]]  # words, and their coordinates (n, 2)
+    analogies: SetResult
+
+    @property
+    def epochs(self) -> Losses:
+        """The losses of the training; none if the vectors were not trained by Swivel."""
+        losses: Losses = self.vectors.facts.get("losses", [])
+        return losses
+
+    @property
+    def training_seconds(self) -> float:
+        """Seconds spent training, including earlier calls that were interrupted."""
+        return float(self.vectors.facts.get("training_seconds", 0.0))
+
+
+def summarize_run(vectors: Vectors, matrix: Matrix, folder: Path | None = None) -> RunSummary:
+    """Return what the report shows of vectors, which were trained on `matrix` and are, or will be, in `folder`."""
+    path = (folder or vectors.path or Path("vectors")).resolve()
+    return RunSummary(
+        name=path.parent.name if path.name == "vectors" else path.name,
+        vectors=vectors,
+        matrix=matrix,
+        asked=ask_words(vectors),
+        map=find_map(vectors),
+        analogies=score_analogies(vectors, read_bundled(), EvaluationConfig(top=MAX_ANSWERS, draws=0)),
+    )
+
+
+def find_map(vectors: Vectors) -> tuple[list[str], NDArray[np.float32]]:
+    """Return the most informative of the common words, and their coordinates (n, 2)."""
+    common = min(len(vectors), MAP_CANDIDATES)
+    weights = weigh_labels(vectors, common)
+    # In the order of frequency, because labels are placed in the order of the points.
+    ids = np.sort(np.argsort(-weights, kind="stable")[:MAP_WORDS])
+    ids = ids[weights[ids] > 0]
+    points = np.empty((0, 2), np.float32)
+    if len(ids):
+        points = fit_to_frame(compute_umap(reduce_vectors(scale_to_unit(vectors.vectors[ids]))))
+    return [vectors.vocabulary[number] for number in ids.tolist()], points
+
+
+def find_frequencies(vectors: Vectors) -> NDArray[np.float64] | None:
+    """Return the count of each word in the text, else the sum of its row; None if neither is known."""
+    counts = vectors.vocabulary.counts.astype(np.float64)
+    return counts if counts.any() else vectors.row_sums
+
+
+def choose_words(vocabulary: Vocabulary) -> list[tuple[str, int]]:
+    """Return some common, middling and rare words: pairs of a band and the id of a word.
+
+    >>> words = Vocabulary([f"word{n}" for n in range(1000)])
+    >>> [number for band, number in choose_words(words) if band == "middling"]
+    [400, 449, 499, 549, 599]
+    """
+    size = len(vocabulary)
+    start = min(SKIPPED, size // 10)
+    bounds = {
+        "common": (start, max(start + WORDS_PER_BAND, int(0.03 * size))),
+        "middling": (int(0.4 * size), int(0.6 * size)),
+        "rare": (int(0.9 * size), size),
+    }
+
+    # In a small vocabulary the bands overlap; a word belongs to the first one.
+    chosen: dict[int, str] = {}
+    for band, (low, high) in bounds.items():
+        numbers = [number for number in range(low, min(high, size)) if number not in chosen]
+        # Names, numbers and abbreviations say less to a reader than words.
+        plain = [number for number in numbers if is_plain_word(vocabulary[number])]
+        pool = plain if len(plain) >= WORDS_PER_BAND else numbers
+        if pool:
+            positions = np.unique(np.linspace(0, len(pool) - 1, WORDS_PER_BAND).astype(int))
+            chosen |= {pool[position]: band for position in positions}
+
+    return [(band, number) for number, band in chosen.items()]
+
+
+def is_plain_word(word: str) -> bool:
+    """Return whether a word has only lower-case letters, and not too few of them."""
+    return len(word) >= MIN_LETTERS and word.isalpha() and word == word.lower()
+
+
+def ask_words(vectors: Vectors) -> tuple[Asked, ...]:
+    """Return common, middling and rare words with their nearest neighbors."""
+    chosen = choose_words(vectors.vocabulary)
+    words = [vectors.vocabulary[number] for _, number in chosen]
+    frequencies = find_frequencies(vectors)
+
+    candidates = vectors
+    if len(vectors) > MAX_CANDIDATES:  # Normalizing millions of vectors would take longer than the rest of the report.
+        ids = np.unique(np.concatenate([np.arange(MAX_CANDIDATES), [number for _, number in chosen]]))
+        tokens = [vectors.vocabulary[number] for number in ids.tolist()]
+        candidates = Vectors(VectorTable(Vocabulary(tokens), vectors.vectors[ids]))
+    neighbors = candidates.nearest_each(words, count=NEIGHBORS) if words else []
+
+    asked = []
+    for (band, number), word, nearest in zip(chosen, words, neighbors, strict=True):
+        frequency = 0.0 if frequencies is None else float(frequencies[number])
+        asked.append(Asked(band, word, frequency, tuple(nearest)))
+    return tuple(asked)
 
 
 def write_report(
@@ -82,97 +200,27 @@ def write_report(
     (2, ['milk', 'sugar', 'tea'])
     """
     loaded = load(vectors) if isinstance(vectors, (str, Path)) else vectors
-    run = summarize_run(loaded, matrix, seconds)
-    svgs = draw_figures(list_figures(run.map, run.norms, run.epochs, run.fit))
-    _write_page(Path(out), run, svgs)
+    run = summarize_run(loaded, matrix)
+    write_file(Path(out), compose_run(run, draw_figures(run.map, run.epochs), seconds or {}).encode())
     return run
 
 
-def _write_page(out: Path, run: RunSummary, svgs: Svgs) -> None:
-    write_file(out, compose_run(run, svgs).encode())
-
-
-def draft_training(vectors: Vectors, matrix: Matrix, draw: DrawFigures) -> TrainingDraft:
-    """Return the part of the report that can be computed before rows and columns are combined to vectors."""
-    # Trained rows and columns do not change when they are combined, which takes long enough for these figures.
-    fit = find_fit(vectors, matrix)
-    return fit, draw(list_figures(epochs=vectors.facts.get("losses", []), fit=fit))
-
-
-def draft_report(
-    vectors: Vectors, matrix: Matrix, folder: Path, training: Future[TrainingDraft], draw: DrawFigures
-) -> ReportDraft:
-    """Return the report on vectors that are being written to `folder`; `training` is its other part, to come."""
-    run = summarize_run(vectors, matrix, folder=folder, fit=())
-    svgs = draw(list_figures(run.map, run.norms))
-    fit, training_svgs = training.result()
-    return replace(run, fit=fit), {**svgs, **training_svgs}
-
-
-def list_figures(
-    map_of_words: tuple[Sequence[str], Any] = ((), None),
-    norms: Sequence[Norms] = (),
-    epochs: Sequence[Mapping[str, float]] = (),
-    fit: Sequence[FitBucket] = (),
-) -> Plots:
-    """Return the figures of which there are numbers, as functions that plot them."""
-    plots: dict[str, Callable[[], Any]] = {}
-    if map_of_words[0]:
-        plots["map"] = partial(plot_map, *map_of_words, size=(7.0, 4.6))
-    if norms:
-        plots["norms"] = partial(plot_norms, norms)
-    if epochs:
-        plots["epochs"] = partial(plot_epochs, epochs)
-    if fit:
-        plots["fit"] = partial(plot_fit, fit)
-    return plots
-
-
-def draw_figures(plots: Plots) -> Svgs:
-    """Return figures as SVG, by name; an empty dictionary if matplotlib is not installed."""
+def draw_figures(map_of_words: tuple[Sequence[str], Any], epochs: Losses) -> Svgs:
+    """Return the figures of which there are numbers, as SVG; an empty dictionary if matplotlib is not installed."""
     # SVG, because the style sheet of the page gives its lines and letters the colors of light and dark mode.
+    svgs = {}
     try:
-        return {name: draw_figure(plot(), "svg") for name, plot in plots.items()}
+        if map_of_words[0]:
+            svgs["map"] = draw_figure(plot_map(*map_of_words, size=(7.0, 4.6)), "svg")
+        if epochs:
+            svgs["epochs"] = draw_figure(plot_epochs(epochs), "svg")
     except MissingExtra:
         return {}
+    return svgs
 
 
-def write_run_report(
-    vectors: Vectors,
-    matrix: Matrix,
-    out: Path | None,
-    watch: Stopwatch,
-    options: RunOptions,
-    draft: Future[ReportDraft] | None = None,
-) -> None:
-    """Write `out/report.html` after training, or if it is missing, if `options.report` is set and there is a folder."""
-    # `draft` is the report, if it was begun earlier. An error is reported as a progress message and not raised.
-    if not options.report or out is None or not is_leading():
-        return
-
-    # A finished run that is called again has its page already; one that was removed is written again.
-    was_trained = "training" in watch.seconds
-    if not was_trained and (out / REPORT).exists():
-        return
-
-    try:
-        if draft is None:
-            write_report(vectors, matrix, out / REPORT, _stage_seconds(watch) if was_trained else None)
-        else:
-            run, svgs = draft.result()
-            _write_page(out / REPORT, replace(run, seconds=_stage_seconds(watch)), svgs)
-    except Exception as error:  # The vectors are finished; a failed report must not make the run fail.
-        options.progress.message(f"no report: {first_line(error)}")
-        return
-    options.progress.message(f"the report: {out / REPORT}")
-
-
-def _stage_seconds(watch: Stopwatch) -> dict[str, float]:
-    return {**watch.seconds, "total": watch.total}
-
-
-def compose_run(run: RunSummary, svgs: Svgs) -> str:
-    """Return the page of a run; without figures, it shows their numbers in tables."""
+def compose_run(run: RunSummary, svgs: Svgs, seconds: Mapping[str, float]) -> str:
+    """Return the page of a run, with the seconds of the stages that ran in this call."""
     # What readers look at first comes first: the words, then how well they were learned, then how.
     parts = [] if svgs else [write_paragraph(NO_FIGURES)]
     parts += _write_neighbors(run)
@@ -180,9 +228,7 @@ def compose_run(run: RunSummary, svgs: Svgs) -> str:
         parts += [write_heading("Map"), write_picture("map", MAP, svgs["map"])]
     parts += _write_evaluation(run)
     parts += _write_losses(run, svgs)
-    parts += _write_fit(run, svgs)
-    parts += _write_norms(run, svgs)
-    parts += _write_times(run)
+    parts += _write_times(run, seconds)
     parts += _write_settings(run)
     return write_page(f"Swivel: {run.name}", _describe(run), parts)
 
@@ -196,16 +242,6 @@ def _describe(run: RunSummary) -> str:
 
     epochs = "1 epoch" if len(run.epochs) == 1 else f"{len(run.epochs)} epochs"
     return f"{text}, trained in {format_seconds(run.training_seconds)} ({epochs})."
-
-
-def _shown(svgs: Svgs, name: str, caption: str, table: str) -> Iterator[str]:
-    """Yield a figure with its numbers in a collapsed table, or without matplotlib the table alone."""
-    if name in svgs:
-        yield write_picture(name, caption, svgs[name])
-        yield write_details("The numbers", table)
-    else:
-        yield write_paragraph(caption)
-        yield table
 
 
 def _write_losses(run: RunSummary, svgs: Svgs) -> Iterator[str]:
@@ -227,7 +263,13 @@ def _write_losses(run: RunSummary, svgs: Svgs) -> Iterator[str]:
         for number, loss in enumerate(run.epochs, 1)
     ]
     header = ("epoch", "all cells", "observed", "unobserved")
-    yield from _shown(svgs, "epochs", LOSSES, write_table(header, rows))
+    table = write_table(header, rows)
+    if "epochs" in svgs:
+        yield write_picture("epochs", LOSSES, svgs["epochs"])
+        yield write_details("The numbers", table)
+    else:
+        yield write_paragraph(LOSSES)
+        yield table
 
 
 def _write_neighbors(run: RunSummary) -> Iterator[str]:
@@ -269,54 +311,19 @@ def _write_evaluation(run: RunSummary) -> Iterator[str]:
     yield write_table(("analogies", "right", "known", "of"), rows)
 
 
-def _write_fit(run: RunSummary, svgs: Svgs) -> Iterator[str]:
-    yield write_heading("Loss by frequency")
-    if not run.fit:
-        yield write_paragraph("These vectors have no columns, so there are no products to compare with the counts.")
-        return
-
-    rows = [
-        (_range(bucket), f"{bucket.words:,}", f"{bucket.cells:,}", f"{bucket.loss:.4f}", f"{bucket.error:.3f}")
-        for bucket in run.fit
-    ]
-    header = ("frequency of the row", "rows", "cells sampled", "mean loss", "distance")
-    yield from _shown(svgs, "fit", FIT, write_table(header, rows))
-
-
-def _write_norms(run: RunSummary, svgs: Svgs) -> Iterator[str]:
-    yield write_heading("Lengths and frequency")
-    if not run.norms:
-        yield write_paragraph("The frequencies of the words are not known.")
-        return
-
-    # The rows and the final vectors have the same words, so they share the buckets.
-    rows: list[list[Cell]] = []
-    for buckets in zip(*(norms.buckets for norms in run.norms), strict=True):
-        lengths = [(f"{each.median:.3f}", f"{each.tenth:.3f} to {each.ninetieth:.3f}") for each in buckets]
-        rows.append([_range(buckets[0]), f"{buckets[0].words:,}", *lengths])
-
-    header = ("frequency", "words measured", *(norms.name for norms in run.norms))
-    yield from _shown(svgs, "norms", NORMS, write_table(header, rows))
-
-
-def _range(bucket: NormBucket | FitBucket) -> str:
-    """Return the bounds of a bucket as text, such as "30 k to 100 k"."""
-    return f"{short_number(bucket.low)} to {short_number(bucket.high)}"
-
-
-def _write_times(run: RunSummary) -> Iterator[str]:
+def _write_times(run: RunSummary, seconds: Mapping[str, float]) -> Iterator[str]:
     yield write_heading("Time")
 
-    stages = [(name, seconds, "") for name, seconds in run.seconds.items() if name not in ("training", "total")]
+    stages = [(name, spent, "") for name, spent in seconds.items() if name not in ("training", "total")]
     if run.epochs:
         stages.append(("training", run.training_seconds, _speed(run)))
-    if "total" in run.seconds:
-        stages.append(("this call, from its start to this page", run.seconds["total"], ""))
+    if "total" in seconds:
+        stages.append(("this call, from its start to this page", seconds["total"], ""))
 
-    rows = [(name, format_seconds(seconds), note) for name, seconds, note in stages]
+    rows = [(name, format_seconds(spent), note) for name, spent, note in stages]
     yield write_table(("stage", "time", ""), rows)
 
-    if not run.seconds.keys() & {"reading", "counting"}:
+    if not seconds.keys() & {"reading", "counting"}:
         yield write_paragraph("The counts existed already, so their stages have no times.")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -15,8 +14,6 @@ from swivel.runtime.resources import count_cores
 from swivel.vectors.combine import find_main_axes
 from swivel.vectors.search import Floats, one_blas_thread
 from swivel.vectors.vectors import Vectors
-
-Show = Callable[[Floats], None]  # receives a draft of the coordinates
 
 KEPT = 50  # components for UMAP and the clusters; at dim 300 the rest is mostly noise and six times the work
 NEIGHBORS = 14  # of every vector; with itself 15, the default of umap-learn
@@ -86,10 +83,9 @@ def fit_to_frame(points: Floats) -> Floats:
     return np.asarray(centered * (pulled / np.maximum(radius, 1e-12) / edge)[:, None], np.float32)
 
 
-def compute_umap(components: Floats, show: Show | None = None) -> Floats:
+def compute_umap(components: Floats) -> Floats:
     """Return the UMAP coordinates (n, 2); deterministic, whatever the number of threads."""
-    # The layout starts with the principal components, and `show` is called with every draft of it. These are the
-    # principal components if there are fewer than four vectors.
+    # The layout starts with the principal components, which are the result for fewer than four vectors.
     plane = take_plane(components)
     if len(plane) < MIN_UMAP:
         return plane
@@ -97,11 +93,7 @@ def compute_umap(components: Floats, show: Show | None = None) -> Floats:
     graph = connect_neighbors(*find_neighbors(components, min(NEIGHBORS, len(plane) - 1)))
     start = plane / max(float(np.abs(plane).max()), 1e-12) * 10  # the scale of umap-learn's start
     epochs = SMALL_MAP_EPOCHS if len(plane) <= SMALL_MAP else EPOCHS
-    points = start
-    for points in improve_layout(graph, start, epochs):
-        if show is not None:
-            show(points)
-    return points
+    return improve_layout(graph, start, epochs)
 
 
 def find_neighbors(values: Floats, count: int) -> tuple[NDArray[np.intp], Floats]:
@@ -171,8 +163,8 @@ def _weigh_neighbors(distances: NDArray[np.float64]) -> Floats:
     return np.asarray(np.exp(-above / sigma[:, None]), np.float32)
 
 
-def improve_layout(graph: Any, start: Floats, epochs: int) -> Iterator[Floats]:
-    """Yield the coordinates after each epoch, from the coordinates `start`; the array is reused."""
+def improve_layout(graph: Any, start: Floats, epochs: int) -> Floats:
+    """Return the coordinates after so many epochs, from the coordinates `start`."""
     from swivel.vectors.vector_kernels import move_points
 
     edges = (graph.indptr.astype(np.int64), graph.indices.astype(np.int32), graph.data / graph.data.max())
@@ -189,4 +181,4 @@ def improve_layout(graph: Any, start: Floats, epochs: int) -> Iterator[Floats]:
             shared = {"edges": edges, "epoch": epoch, "step": np.float32(1 - epoch / epochs), "curve": curve}
             list(pool.map(partial(move_points, points, moved, **shared), bounds[:-1], bounds[1:]))
             points, moved = moved, points
-            yield points
+    return points

@@ -108,17 +108,13 @@ export class MapPanel {
   /** Show the layout that is asked for, or the best there is. */
   async #arrange(state) {
     const ready = this.state?.umap === "ready";
-    const drafts = this.state?.drafts ?? 0;
-    const layout = (ready || drafts) && state.layout !== "pca" ? "umap" : "pca";
-    const version = layout === "pca" || ready ? layout : `draft ${drafts}`; // drafts are shown while UMAP improves them
-    if (version !== this.shown) {
-      const places = this.kept[version] ?? (await getArray("map/points", { ...this.ask, layout }, Float32Array, this.calledOff.signal));
-      if (version === layout) this.kept[layout] = places;
-      const isFirst = !this.shown.startsWith("draft") || layout === "pca";
-      Object.assign(this, { places, shown: version });
-      this.screen.setPlaces(places);
+    const layout = ready && state.layout !== "pca" ? "umap" : "pca";
+    if (layout !== this.shown) {
+      this.kept[layout] ??= await getArray("map/points", { ...this.ask, layout }, Float32Array, this.calledOff.signal);
+      Object.assign(this, { places: this.kept[layout], shown: layout });
+      this.screen.setPlaces(this.places);
       this.#look(state);
-      if (isFirst) announce(`Map by ${layout === "umap" ? "UMAP" : "principal components"}`);
+      announce(`Map by ${layout === "umap" ? "UMAP" : "principal components"}`);
     }
     this.#paint(state);
     this.#drawTools(state, layout);
@@ -126,7 +122,7 @@ export class MapPanel {
 
   #drawTools(state, layout) {
     const { umap, seconds, problem, points, total } = this.state ?? { umap: "computing", seconds: 0, points: 0, total: 0 };
-    const key = [layout, state.color, umap, Boolean(this.state?.drafts)].join();
+    const key = [layout, state.color, umap].join();
     const part = points < total ? `The ${whole(points)} most common of ${whole(total)} words. ` : "";
     const waiting = umap === "computing" ? `Computing UMAP…${seconds ? ` ${whole(Math.round(seconds))} s` : ""}` : problem;
     this.status.textContent = part + waiting;
@@ -135,7 +131,7 @@ export class MapPanel {
     this.drawn = key;
     const name = `${this.set.number}`;
     this.tools.replaceChildren(
-      segments("Layout", `layout-${name}`, [{ key: "pca", label: "PCA" }, { key: "umap", label: "UMAP", disabled: layout !== "umap" && umap !== "ready" && !this.state?.drafts }], layout, (chosen) => go({ layout: chosen })),
+      segments("Layout", `layout-${name}`, [{ key: "pca", label: "PCA" }, { key: "umap", label: "UMAP", disabled: umap !== "ready" }], layout, (chosen) => go({ layout: chosen })),
       segments("Color", `color-${name}`, [{ key: "cluster", label: "Cluster" }, { key: "frequency", label: "Frequency" }], state.color, (chosen) => go({ color: chosen })),
       h("span", { class: "zoom" }, this.#button("−", "Farther", 1 / 1.6, "step"), this.#button("+", "Nearer", 1.6, "step"), this.#button("⤢", "Everything", 0)),
     );

@@ -1,4 +1,4 @@
-"""Figures of a training run, maps of words, and the accuracy of analogies by frequency.
+"""The losses of a training run, maps of words, and the accuracy of analogies by frequency.
 
 The `plot_...` functions return matplotlib Figures, which `save_figure` writes to files. matplotlib (the extra `plot`)
 is imported when a figure is drawn. pyplot and its global state are not used.
@@ -12,9 +12,4 @@ from swivel.reports.plots.map_plot import plot_map as plot_map
 from swivel.reports.plots.style import FORMATS as FORMATS
 from swivel.reports.plots.style import draw_figure as draw_figure
 from swivel.reports.plots.style import save_figure as save_figure
-from swivel.reports.plots.training_run import FitBucket as FitBucket
-from swivel.reports.plots.training_run import NormBucket as NormBucket
-from swivel.reports.plots.training_run import Norms as Norms
 from swivel.reports.plots.training_run import plot_epochs as plot_epochs
-from swivel.reports.plots.training_run import plot_fit as plot_fit
-from swivel.reports.plots.training_run import plot_norms as plot_norms
