@@ -40,9 +40,7 @@ from swivel.training.schedule import Block
 
 MEASURES = (
     "swivel.training.distributed.async_executor",
-    "swivel.training.distributed.server_pool",
     "swivel.runtime.ray",
-    "swivel.training.distributed.worker_pool",
     "swivel.training.distributed.leases",
     "swivel.training.distributed.parameter_server",
     "swivel.training.distributed.worker",

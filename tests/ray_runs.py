@@ -44,7 +44,7 @@ class Audited(AsyncExecutor):
 
 
 class Watching(SilentProgress):
-    """Calls a function with the number of finished strips, and records notes and messages."""
+    """Calls a function with the number of finished blocks, and records notes and messages."""
 
     def __init__(self, call: Callable[[int], None] = lambda done: None) -> None:
         self.call = call

@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 from swivel.config import TrainConfig
 
 Array = NDArray[np.float64]
-StateArray = NDArray[np.float32]
 ArrayOrTensor = TypeVar("ArrayOrTensor", bound=Any)  # of NumPy or torch
 Optimizer = tuple[float, ...]  # settings of the optimizer: the share of the state that an update keeps
 ADAGRAD: Optimizer = (1.0,)
@@ -201,16 +200,3 @@ def update_parameters(
     state += gradient**2
     np.maximum(state, MIN_ACCUMULATOR, out=state)
     vectors -= learning_rate * gradient / np.sqrt(state)
-
-
-def subtract_states(after: StateArray, before: StateArray, steps: int, optimizer: Optimizer) -> StateArray:
-    """Return what `steps` updates have added to a state, for `add_to_state`."""
-    (accumulator_decay,) = optimizer
-    return np.maximum(after - np.float32(accumulator_decay**steps) * before, 0)
-
-
-def add_to_state(state: StateArray, difference: StateArray | int, steps: int, optimizer: Optimizer) -> None:
-    """Add the result of `subtract_states` in place to a state that other updates may have changed since."""
-    (accumulator_decay,) = optimizer
-    state *= np.float32(accumulator_decay**steps)
-    state += difference
