@@ -34,7 +34,7 @@ class Audited(AsyncExecutor):
             yield steps
 
         assert len(set(blocks)) == len(blocks), "a block was reported twice"
-        applied = {(side, block, other) for (side, block), others in self.applied.items() for other in others}
+        applied = {(side, block, other) for (side, block), others in self._servers.applied.items() for other in others}
         expected = {(0, row, column) for row, column in blocks} | {(1, column, row) for row, column in blocks}
         assert applied == expected, "the servers applied other changes than reported"
 

@@ -29,7 +29,7 @@ from swivel.storage import scratch_folder
 from swivel.training.backends import ParameterBlock, Step
 from swivel.training.checkpoint import Checkpoint, CheckpointStore, TrainingState
 from swivel.training.executor import CompletedSteps, Executor, LocalExecutor, Sides, TrainingJob
-from swivel.training.initialization import WarmStart, fewer_epochs, make_arrays
+from swivel.training.initialization import WarmStart, make_arrays
 from swivel.training.objective import Loss, Objective, column_offsets, observed_targets, row_offsets
 from swivel.training.schedule import (
     Block,
@@ -40,12 +40,10 @@ from swivel.training.schedule import (
 )
 from swivel.training.training_plan import (
     TrainingPlan,
-    check_plan,
-    check_ranks,
     choose_zeros,
     estimate_needs,
     make_plan,
-    read_plan,
+    resume_plan,
 )
 
 Array = NDArray[np.float32]
@@ -114,11 +112,11 @@ def train_matrix(
         with should_stop.acting_at_once() if executor.ranks == 1 else contextlib.nullcontext():
             plan = checkpoint = None
             if executor.is_leader:
-                checkpoint = None if checkpoints is None else checkpoints.load()
+                checkpoint = checkpoints.load() if checkpoints is not None else None
                 if checkpoint is None:
-                    plan = _make_plan(matrix, config, executor, start)
+                    plan = make_plan(matrix, config, executor.min_block_size, executor.ranks, start is not None)
                 else:
-                    plan = _resume_plan(checkpoint, config, executor, folder)
+                    plan = resume_plan(checkpoint[-1], config, executor.ranks, folder)
                 estimate_needs(matrix, config, plan, threads, folder, other_memory).announce(folder, progress)
             plan = executor.broadcast(plan)
             assert plan is not None
@@ -140,26 +138,6 @@ def run_provenance(matrix: Matrix, config: TrainConfig, start: WarmStart | None)
     if start is not None:
         provenance["init"] = start.fingerprint
     return provenance
-
-
-def _make_plan(matrix: Matrix, config: TrainConfig, executor: Executor, start: WarmStart | None) -> TrainingPlan:
-    """Return the plan of a new run."""
-    plan = make_plan(matrix, config, executor.min_block_size)
-    if start is not None and config.epochs is None and config.stop == "epochs":
-        plan = replace(plan, epochs=fewer_epochs(plan.epochs))
-    plan = replace(plan, ranks=config.ranks or executor.ranks)
-    check_ranks(plan, executor.ranks)
-    return plan
-
-
-def _resume_plan(checkpoint: Checkpoint, config: TrainConfig, executor: Executor, folder: Path | None) -> TrainingPlan:
-    """Return the plan in a checkpoint."""
-    plan = read_plan(checkpoint[-1], folder)
-    check_plan(plan, config, folder)
-    # One process can follow the order made for any number of ranks; several ranks need their own.
-    if config.ranks is None and executor.ranks > 1:
-        plan = replace(plan, ranks=executor.ranks)
-    return plan
 
 
 class _TrainingRun:

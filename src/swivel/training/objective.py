@@ -19,7 +19,7 @@ tuple, which only the four modules take apart.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 import numpy as np
@@ -52,13 +52,7 @@ class Objective:
     @classmethod
     def from_config(cls, config: TrainConfig) -> Objective:
         """Return the objective that a training configuration describes."""
-        return cls(
-            confidence_base=config.confidence_base,
-            confidence_scale=config.confidence_scale,
-            confidence_power=config.confidence_power,
-            shift=config.shift,
-            unseen=config.unseen,
-        )
+        return cls(**{field.name: getattr(config, field.name) for field in fields(cls)})
 
     def confidence(self, x: ArrayOrTensor) -> ArrayOrTensor:
         """Return f(x), the weight of an observed cell.

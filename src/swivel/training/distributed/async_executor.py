@@ -12,15 +12,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from time import monotonic as now
 
-import numpy as np
-
 from swivel._version import __version__
 from swivel.errors import ClusterError, ConfigError
 from swivel.runtime.options import ClusterConfig
 from swivel.runtime.ray import await_nodes, check_node, connect
 from swivel.runtime.resources import format_bytes
 from swivel.training.backends import Step
-from swivel.training.distributed.leases import Leases, Part
+from swivel.training.distributed.leases import Leases
 from swivel.training.distributed.parameter_server import ServerPool
 from swivel.training.distributed.worker import Result, WorkerPool
 from swivel.training.executor import CompletedSteps, Executor, Sides, TrainingJob
@@ -206,16 +204,9 @@ class AsyncExecutor(Executor):
             parts.append(f"{self._servers.restored} servers restored")
         return "".join(f", {part}" for part in parts)
 
-    @property
-    def applied(self) -> dict[Part, frozenset[int]]:
-        """For each part, the blocks of the other side whose changes it got in the last call of `run`."""
-        return self._servers.applied
-
     def is_finite(self) -> bool:
         """Return whether the parameters were finite at the end of the last call of `run`, which read them."""
-        rows, columns = self._servers.sides
-        arrays = rows.vectors, rows.state, columns.vectors, columns.state
-        return all(bool(np.isfinite(array).all()) for array in arrays)
+        return all(side.is_finite() for side in self._servers.sides)
 
     def fetch(self) -> Sides | None:
         """Return the parameters at the end of the last call of `run`."""

@@ -11,7 +11,6 @@ starts from this copy.
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -188,15 +187,11 @@ class ServerPool:
 
     def _transfer(self, number: int, start: Callable[[Part], Any]) -> Iterator[tuple[Part, Any]]:
         """Start a remote call for each part of a server, a few at a time, and yield each part with its result."""
-        transfers: deque[tuple[Part, Any]] = deque()
-        for part in self._parts(number):
-            transfers.append((part, start(part)))
-            if len(transfers) >= MAX_TRANSFERS:
-                first, reference = transfers.popleft()
-                yield first, self._get(reference)
-
-        for first, reference in transfers:
-            yield first, self._get(reference)
+        parts = self._parts(number)
+        for first in range(0, len(parts), MAX_TRANSFERS):
+            batch = parts[first : first + MAX_TRANSFERS]
+            references = [start(part) for part in batch]
+            yield from zip(batch, map(self._get, references), strict=True)
 
     def _restore(self, number: int, error: BaseException) -> None:
         """Replace a lost server by a new one with the copies of its blocks."""
