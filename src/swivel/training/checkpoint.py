@@ -159,7 +159,7 @@ def _describe_run(other: Mapping[str, Any], provenance: Mapping[str, Any]) -> st
 class CheckpointStore:
     """The checkpoints of one run, which has this provenance. Those of other runs are ignored."""
 
-    folder: Path
+    folder: Path | None  # None: there are no checkpoints
     provenance: Mapping[str, Any]
     minutes: float = 0.0  # between two checkpoints; 0: none is due
     progress: Progress = SILENT
@@ -167,7 +167,7 @@ class CheckpointStore:
 
     def is_due(self) -> bool:
         """Return whether the interval since the last checkpoint has passed."""
-        return self.minutes > 0 and time.monotonic() - self.last >= 60 * self.minutes
+        return self.folder is not None and self.minutes > 0 and time.monotonic() - self.last >= 60 * self.minutes
 
     def save(
         self,
@@ -177,6 +177,7 @@ class CheckpointStore:
         plan: Mapping[str, Any],
     ) -> TrainingState:
         """Write a checkpoint over the older of the two, and return the state to continue with, which counts it."""
+        assert self.folder is not None
         with create_folder(self.folder / SLOTS[state.saved % len(SLOTS)], STAGE, overwrite=True) as writer:
             for name, array in arrays.items():
                 writer.write_array(f"{name}.npy", array)
@@ -190,6 +191,8 @@ class CheckpointStore:
 
     def load(self) -> Checkpoint | None:
         """Return the newest intact checkpoint, or None; a message names damaged ones, which are skipped."""
+        if self.folder is None:
+            return None
         slots: list[tuple[TrainingState, Folder]] = []
         problems: list[str] = []
         for slot in _open_slots(self.folder, problems):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache, partial
 from itertools import product
@@ -97,10 +96,8 @@ def train_matrix(
     if max(matrix.shape) == 0 or matrix.total <= 0:
         raise TrainingError("the matrix has no counts: there is nothing to train on")
 
-    checkpoints = None
-    if folder is not None:
-        provenance = run_provenance(matrix, config, start)
-        checkpoints = CheckpointStore(folder, provenance, config.checkpoint_minutes, progress)
+    provenance = run_provenance(matrix, config, start)
+    checkpoints = CheckpointStore(folder, provenance, config.checkpoint_minutes, progress)
 
     with (
         contextlib.nullcontext() if folder is None else scratch_folder(folder) as scratch,
@@ -112,7 +109,7 @@ def train_matrix(
         with should_stop.acting_at_once() if executor.ranks == 1 else contextlib.nullcontext():
             plan = checkpoint = None
             if executor.is_leader:
-                checkpoint = checkpoints.load() if checkpoints is not None else None
+                checkpoint = checkpoints.load()
                 if checkpoint is None:
                     plan = make_plan(matrix, config, executor.min_block_size, executor.ranks, start is not None)
                 else:
@@ -121,14 +118,11 @@ def train_matrix(
             plan = executor.broadcast(plan)
             assert plan is not None
 
-            should_save = checkpoints.is_due if checkpoints is not None else lambda: False
-            job = TrainingJob(matrix, config, plan, threads, scratch, progress, should_stop, should_save)
+            job = TrainingJob(matrix, config, plan, threads, scratch, progress, should_stop, checkpoints.is_due)
             run = _TrainingRun(job, executor, checkpoints, should_stop)
             run.prepare(checkpoint, start)
 
-        with run.tracked() as task:
-            while not run.is_complete():
-                run.run_epoch(task)
+        run.run_epochs()
         return run.finish()
 
 
@@ -144,7 +138,7 @@ class _TrainingRun:
     """One training run, from the first step or from a checkpoint to the end."""
 
     def __init__(
-        self, job: TrainingJob, executor: Executor, checkpoints: CheckpointStore | None, should_stop: StopRequest
+        self, job: TrainingJob, executor: Executor, checkpoints: CheckpointStore, should_stop: StopRequest
     ) -> None:
         self.job = job
         self.matrix = job.matrix
@@ -158,7 +152,6 @@ class _TrainingRun:
 
         self.state = TrainingState()
         self.done = np.zeros(job.blocks, np.bool_)  # blocks trained in the current epoch
-        self._clock = 0.0
         # Only this epoch and the next are needed: an order has as many entries as the matrix has blocks.
         self.order_of_epoch = lru_cache(maxsize=2)(partial(_make_order, job.plan, job.config.seed))
 
@@ -216,17 +209,20 @@ class _TrainingRun:
         """Mean number of cells in a block, observed or not."""
         return self.matrix.shape[0] * self.matrix.shape[1] / self.done.size
 
-    @contextlib.contextmanager
-    def tracked(self) -> Iterator[Task]:
-        """Yield the progress task of all epochs, with the clocks started."""
-        if self.checkpoints is not None:
-            self.checkpoints.last = time.monotonic()
-        self._metrics = TrainingMetrics(self.job.progress, self.done.size)
-
+    def run_epochs(self) -> None:
+        """Train all epochs that are left."""
+        self.checkpoints.last = time.monotonic()
         with track(self.job.progress, "training", self.total_steps * self.cells_per_step, "cells") as task:
             task.advance(self.steps_done * self.cells_per_step)
             self._clock = time.perf_counter()
-            yield task
+
+            # Since the last point of the training curves.
+            self._recent_loss = Loss()
+            self._point_step = self.steps_done
+            self._point_time = self._clock
+
+            while not self.is_complete():
+                self.run_epoch(task)
 
     def is_complete(self) -> bool:
         """Return whether all epochs are done, or the last one lowered the mean loss by less than the tolerance."""
@@ -301,11 +297,34 @@ class _TrainingRun:
         )
         task.advance(count * self.cells_per_step, note + self.executor.note)
         learning_rate = self.learning_rate_after(self.steps_done - count)  # the one that these steps used
-        self._metrics.add(sum(losses, Loss()), count, self.cells_per_step, learning_rate, self.steps_done)
+        self.measure(sum(losses, self._recent_loss), learning_rate)
+
+    def measure(self, loss: Loss, learning_rate: float) -> None:
+        """Report a point of the training curves, if a twentieth of an epoch has passed since the last one.
+
+        `loss` is that of the steps since then. Short and long runs get the same number of points per epoch.
+        """
+        self._recent_loss = loss
+        steps = self.steps_done - self._point_step
+        if steps < self.done.size // POINTS_PER_EPOCH:
+            return
+
+        values = {
+            "loss/all": loss.mean,
+            "loss/observed": loss.mean_observed,
+            "loss/unobserved": loss.mean_unobserved,
+            "learning rate": learning_rate,
+            "cells per second": steps * self.cells_per_step / max(self._clock - self._point_time, 1e-9),
+        }
+        self.job.progress.measure(self.steps_done, values)
+
+        self._recent_loss = Loss()
+        self._point_step = self.steps_done
+        self._point_time = self._clock
 
     def save_checkpoint(self) -> None:
         """Write a checkpoint, unless the run has diverged: the last good one must stay."""
-        if self.checkpoints is None:
+        if self.checkpoints.folder is None:
             return
         self.check_divergence()
         sides = self.executor.fetch()
@@ -404,47 +423,3 @@ def starting_loss(matrix: Matrix, objective: Objective) -> float:
         squares = observed_targets(counts, offsets) ** 2 + 1
         total += float((0.5 * objective.confidence(counts) * squares).sum())
     return total or math.inf
-
-
-class TrainingMetrics:
-    """Averages losses over a twentieth of an epoch and reports the means through `Progress.measure`.
-
-    The interval is a share of an epoch, so that short and long runs get the same number of points per epoch.
-    """
-
-    def __init__(
-        self, progress: Progress, steps_per_epoch: int, clock: Callable[[], float] = time.perf_counter
-    ) -> None:
-        self._progress = progress
-        self._clock = clock
-        self._interval = max(1, steps_per_epoch // POINTS_PER_EPOCH)
-
-        # Sums since the last point.
-        self._loss = Loss()
-        self._steps = 0
-        self._since = clock()
-
-    def add(self, loss: Loss, steps: int, cells: float, learning_rate: float, step: int) -> None:
-        """Add the loss of some steps of `cells` cells each, and report a point if the interval is complete.
-
-        `step` is the number of the last of these steps, counted from the start of training.
-        """
-        self._loss += loss
-        self._steps += steps
-        if self._steps < self._interval:
-            return
-
-        now = self._clock()
-        seconds = max(now - self._since, 1e-9)
-        values = {
-            "loss/all": self._loss.mean,
-            "loss/observed": self._loss.mean_observed,
-            "loss/unobserved": self._loss.mean_unobserved,
-            "learning rate": learning_rate,
-            "cells per second": self._steps * cells / seconds,
-        }
-        self._progress.measure(step, values)
-
-        self._loss = Loss()
-        self._steps = 0
-        self._since = now
