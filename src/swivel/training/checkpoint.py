@@ -46,6 +46,7 @@ class TrainingState:
     saved: int = 0  # checkpoints written before
     loss: Loss = field(default_factory=Loss)  # of the current epoch
     history: tuple[Loss, ...] = ()  # of each complete epoch
+    initial: float = 0.0  # mean loss of observed cells with the initial vectors; 0: not known yet
     seconds: float = 0.0  # spent training
 
 
@@ -233,7 +234,7 @@ def _read_state(slot: Folder) -> TrainingState:
         # The manifest is JSON: a value may have any type.
         if not all(type(count) is int and count >= 0 for count in (state.epochs, state.saved)):
             raise ValueError(f"{state.epochs!r} epochs after {state.saved!r} checkpoints")
-        numbers = [state.seconds]
+        numbers = [state.seconds, state.initial]
         for loss in (state.loss, *state.history):
             numbers += astuple(loss)
         if not all(type(number) in (int, float) for number in numbers):

@@ -10,8 +10,7 @@ import contextlib
 import math
 import time
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property, lru_cache, partial
-from itertools import product
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from swivel.training.backends import ParameterBlock, Step
 from swivel.training.checkpoint import Checkpoint, CheckpointStore, TrainingState
 from swivel.training.executor import CompletedSteps, Executor, LocalExecutor, Sides, TrainingJob
 from swivel.training.initialization import WarmStart, make_arrays
-from swivel.training.objective import Loss, Objective, column_offsets, observed_targets, row_offsets
+from swivel.training.objective import Loss
 from swivel.training.schedule import (
     Block,
     falling_rate,
@@ -49,7 +48,7 @@ Array = NDArray[np.float32]
 # Version of the order of blocks and of the random numbers. It is part of the identity of a run: a run that started with
 # another order is not resumed.
 ORDER = 2
-MAX_GROWTH = 100  # of the mean observed loss, relative to small random vectors: more counts as divergence
+MAX_GROWTH = 100  # of the mean observed loss, relative to the initial vectors: more counts as divergence
 MAX_ADVISED_DECAY = 1e-2  # above this, the advice is to lower the weight decay instead of raising it
 POINTS_PER_EPOCH = 20  # of the training curves; more would slow down the host of a GPU, whose rounds take milliseconds
 
@@ -144,7 +143,6 @@ class _TrainingRun:
         self.matrix = job.matrix
         self.config = job.config
         self.plan = job.plan
-        self.objective = Objective.from_config(job.config)
 
         self.executor = executor
         self.checkpoints = checkpoints
@@ -282,12 +280,17 @@ class _TrainingRun:
         for block in blocks:
             self.done[block] = True
 
+        # One after the other: however an executor groups the blocks, rounding is the same.
         epoch_loss = sum(losses, self.state.loss)
+        new_loss = sum(losses, Loss())
         if not math.isfinite(epoch_loss.mean):
             raise self.diverged("the loss is not finite")
 
         now = time.perf_counter()
-        self.state = replace(self.state, loss=epoch_loss, seconds=self.state.seconds + now - self._clock)
+        # The first round of a run is computed with the initial vectors, and its blocks are like all others.
+        initial = self.state.initial or new_loss.mean_observed
+        seconds = self.state.seconds + now - self._clock
+        self.state = replace(self.state, loss=epoch_loss, initial=initial, seconds=seconds)
         self._clock = now
 
         count = len(blocks)
@@ -297,7 +300,7 @@ class _TrainingRun:
         )
         task.advance(count * self.cells_per_step, note + self.executor.note)
         learning_rate = self.learning_rate_after(self.steps_done - count)  # the one that these steps used
-        self.measure(sum(losses, self._recent_loss), learning_rate)
+        self.measure(self._recent_loss + new_loss, learning_rate)
 
     def measure(self, loss: Loss, learning_rate: float) -> None:
         """Report a point of the training curves, if a twentieth of an epoch has passed since the last one.
@@ -341,21 +344,17 @@ class _TrainingRun:
 
     def check_divergence(self) -> None:
         """Raise Diverged if the loss of this epoch is far above its initial value or a parameter is not finite."""
-        # With small random vectors a cell loses at least f(x) / 2, and f(x) is at least b0. This bound is usually
-        # enough; the initial loss of all cells takes longer than an epoch on a GPU.
-        loss = self.state.loss
-        bound = MAX_GROWTH * self.objective.confidence_base / 2
-        if loss.mean_observed > bound and loss.observed > MAX_GROWTH * self._initial_loss:
-            raise self.diverged(f"the observed loss is {loss.mean_observed:.3g}, far above its initial value")
+        # With small random vectors a cell loses about f(x) / 2 or more, and f(x) is at least b0. Vectors of a warm start
+        # may lose far less.
+        loss = self.state.loss.mean_observed
+        initial = max(self.state.initial, self.config.confidence_base / 2)
+        if loss > MAX_GROWTH * initial:
+            raise self.diverged(f"the observed loss is {loss:.3g}, far above its initial value")
 
         # The loss does not show overflow: it was computed before the last update, and an accumulator that overflows
         # stops its vector from changing. Parameters are checked on the device.
         if not self.executor.is_finite():
             raise self.diverged("a vector is not finite")
-
-    @cached_property
-    def _initial_loss(self) -> float:
-        return starting_loss(self.matrix, self.objective)
 
     def diverged(self, problem: str) -> Diverged:
         """Return an error that says where training diverged and which settings to change."""
@@ -399,27 +398,3 @@ def _make_order(plan: TrainingPlan, seed: int, epoch: int) -> list[list[Block]]:
     if plan.groups is None:
         return rounds_without_conflict(*blocks, epoch_seed)
     return rounds_in_groups(*blocks, *plan.groups, epoch_seed)
-
-
-def starting_loss(matrix: Matrix, objective: Objective) -> float:
-    """Return the loss of all observed cells under small random vectors, infinite if there is none.
-
-    Dot products of such vectors are within 1 of zero, so that a cell loses at most about f(x) (pmi^2 + 1) / 2.
-    """
-    row_offset = row_offsets(matrix.row_sums, matrix.total, objective)
-    column_offset = column_offsets(matrix.column_sums)
-    total = 0.0
-
-    for i, j in product(range(matrix.row_blocks), range(matrix.column_blocks)):
-        cells = matrix.cells(i, j)
-        # A position packs two indices within the block into 32 bits; a mirrored block is stored transposed.
-        rows = cells.positions >> 16
-        columns = cells.positions & 0xFFFF
-        if cells.mirrored:
-            rows, columns = columns, rows
-
-        offsets = row_offset[i :: matrix.row_blocks][rows] + column_offset[j :: matrix.column_blocks][columns]
-        counts = cells.counts.astype(np.float64)
-        squares = observed_targets(counts, offsets) ** 2 + 1
-        total += float((0.5 * objective.confidence(counts) * squares).sum())
-    return total or math.inf

@@ -128,13 +128,12 @@ def test_workers_without_free_cores_end_the_run(planted: Matrix, address: str, t
         train_matrix(planted, CONFIG, folder=tmp_path, threads=1, executor=AsyncExecutor(address, config))
 
 
-@pytest.mark.parametrize(("name", "limit"), [("workers", 9), ("servers", 6)])
-def test_more_processes_than_the_matrix_has_work_for_are_refused(
-    planted: Matrix, address: str, tmp_path: Path, name: str, limit: int
-) -> None:
-    executor = AsyncExecutor(address, ClusterConfig(**{name: 100_000}))
-    with pytest.raises(ConfigError, match=rf"^{name} must be at most {limit} for 3 x 3 blocks, got 100,000; use fewer"):
-        train_matrix(planted, CONFIG, folder=tmp_path, threads=1, executor=executor)
+def test_processes_without_work_are_not_started(planted: Matrix, address: str, tmp_path: Path) -> None:
+    executor = AsyncExecutor(address, ClusterConfig(servers=100_000, workers=100_000))
+    progress = Watching()
+    config = replace(CONFIG, block_size=100, epochs=1, backend="reference")
+    train_matrix(planted, config, folder=tmp_path, threads=1, executor=executor, progress=progress)
+    assert "1 asynchronous workers around 2 servers" in progress.messages[-1]
 
 
 def test_workers_that_join_and_die_end_the_run_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from time import monotonic as now
 
 from swivel._version import __version__
 from swivel.errors import ClusterError, ConfigError
+from swivel.runtime.numbers import plural
 from swivel.runtime.options import ClusterConfig
 from swivel.runtime.ray import await_nodes, check_node, connect
 from swivel.runtime.resources import format_bytes
@@ -50,7 +51,6 @@ class AsyncExecutor(Executor):
     def begin(self, job: TrainingJob) -> None:
         self._job = job
         config = self.config
-        self._check_counts()
         self._servers = ServerPool(self._ray, config, job)
         self._resources.callback(self._servers.close)
 
@@ -61,26 +61,14 @@ class AsyncExecutor(Executor):
             )
         setup = path.resolve(), job.matrix.fingerprint, job.config, job.plan, config.worker_threads, __version__
         gpus = config.worker_gpus if job.plan.device.startswith("cuda") else 0.0
-        self._workers = WorkerPool(self._ray, config, gpus, setup, config.workers or self._count_places())
+        rows, columns = job.blocks
+        workers = min(config.workers or self._count_places(), rows * columns)  # Others would have nothing to do.
+        self._workers = WorkerPool(self._ray, config, gpus, setup, workers)
         self._resources.callback(self._workers.close)
 
         self._last_progress = now()
         while not self._workers.ready:
             self._wait_for_results()
-
-    def _check_counts(self) -> None:
-        """Raise ConfigError if some workers or servers would have nothing to do."""
-        rows, columns = self._job.blocks
-        for name, count, limit in (
-            ("workers", self.config.workers or 1, rows * columns),
-            ("servers", self.config.servers, rows + columns),
-        ):
-            if count > limit:
-                raise ConfigError(
-                    f"{name} must be at most {limit:,} for {rows:,} x {columns:,} blocks, got {count:,}; "
-                    f"use fewer {name}, or a smaller block_size",
-                    argument=(name, "block_size"),
-                )
 
     def _count_places(self) -> int:
         """Return the number of workers that the cores of the cluster, and its GPUs if needed, allow."""
@@ -96,7 +84,7 @@ class AsyncExecutor(Executor):
 
     def describe(self) -> str:
         workers = self._workers
-        servers = f"{self.config.servers} server{'s' * (self.config.servers > 1)}"
+        servers = plural(len(self._servers.handles), "server")
         return f"{len(workers)} asynchronous workers around {servers} on Ray, each {workers.description}"
 
     def run(self, rounds: Sequence[Sequence[Step]], ahead: Sequence[Sequence[Block]]) -> Iterator[CompletedSteps]:

@@ -121,7 +121,7 @@ class ServerPool:
         self._ray = ray
         self._config = config
         self._job = job
-        self.handles = [self._create() for _ in range(config.servers)]  # of Ray, by number
+        self.handles = [self._create() for _ in range(min(config.servers, sum(job.blocks)))]  # of Ray, by number
         self.restored = 0  # number of servers that were replaced
 
         # The copy of the parameters, which `save` overwrites, and the gradients in the copy of each part.
