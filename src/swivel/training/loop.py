@@ -344,8 +344,8 @@ class _TrainingRun:
 
     def check_divergence(self) -> None:
         """Raise Diverged if the loss of this epoch is far above its initial value or a parameter is not finite."""
-        # With small random vectors a cell loses about f(x) / 2 or more, and f(x) is at least b0. Vectors of a warm start
-        # may lose far less.
+        # With small random vectors a cell loses about f(x) / 2 or more, and f(x) is at least b0. With the vectors of a
+        # warm start it may lose far less.
         loss = self.state.loss.mean_observed
         initial = max(self.state.initial, self.config.confidence_base / 2)
         if loss > MAX_GROWTH * initial:
