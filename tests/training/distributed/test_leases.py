@@ -51,10 +51,7 @@ def test_blocks_of_late_and_of_lost_workers_are_leased_again() -> None:
 
     leases.lose(0)
     assert take(leases, 2, deadline=30.0) == (0, 0)
-    assert leases.finish((0, 0))
-    assert not leases.is_over
-    assert leases.finish((1, 1))
-    assert leases.is_over
+    assert [(leases.finish(block), leases.is_over) for block in ((0, 0), (1, 1))] == [(True, False), (True, True)]
     assert leases.find_late(100.0) == set()
 
 

@@ -41,7 +41,6 @@ class AsyncExecutor(Executor):
         self.config = config
         self.blocks = 0  # trained so far
         self.moved = 0  # bytes between workers and servers
-        self.stale = 0  # steps of other workers between fetch and push, summed over all pushes
         self._resources = ExitStack()
         cores = None if config.workers is None else config.workers * config.worker_threads
 
@@ -129,7 +128,6 @@ class AsyncExecutor(Executor):
             else:
                 self.blocks += 1
                 self.moved += result.moved
-                self.stale += result.staleness
                 if leases.finish(result.block):
                     self.note = self._describe_progress()
                     yield [result.block], [result.loss]
@@ -171,11 +169,6 @@ class AsyncExecutor(Executor):
             )
         return results
 
-    @property
-    def staleness(self) -> float:
-        """Mean number of steps of other workers between fetch and push; a block has two pushes."""
-        return self.stale / max(1, 2 * self.blocks)
-
     def _describe_progress(self) -> str:
         """Return speed, traffic and workers for the progress line."""
         workers = self._workers
@@ -183,7 +176,6 @@ class AsyncExecutor(Executor):
         parts = [
             f"{self.blocks / seconds:.3g} shards/s",
             f"{format_bytes(self.moved)} moved",
-            f"staleness {self.staleness:.2f}",
             f"{workers.ready} of {len(workers)} workers",
         ]
         if workers.replaced:

@@ -27,7 +27,6 @@ from swivel.training.objective import ADAGRAD, Optimizer, choose_optimizer
 from swivel.training.objective_numba import update_parameters
 
 Array = NDArray[np.float32]
-REFUSED = -1  # result of a push that was applied before, or that belongs to an earlier call of `run`
 MAX_TRANSFERS = 8  # blocks that are sent to or read from the servers at a time
 MAX_RESTORES = 5  # of one server in a row, before the run fails
 
@@ -40,7 +39,6 @@ class ServedBlock:
     state: Array  # of the optimizer
     applied: set[int]  # blocks of the other side
     run_id: int  # the call of `run`
-    version: int = 0  # number of gradients that were applied
 
 
 def server_of(part: Part, servers: int) -> int:
@@ -58,8 +56,8 @@ class Server:
     >>> server = Server()
     >>> server.hold((0, 3), np.ones((2, 4), np.float32), np.ones((2, 4), np.float32), (), run_id=1)
     >>> gradient = np.ones((2, 4), np.float32)
-    >>> [server.push((0, 3), 5, 1, 0, gradient, learning_rate=0.5) for _ in range(2)]
-    [0, -1]
+    >>> [server.push((0, 3), 5, 1, gradient, learning_rate=0.5) for _ in range(2)]
+    [True, False]
     """
 
     def __init__(self, optimizer: Optimizer = ADAGRAD) -> None:
@@ -81,16 +79,14 @@ class Server:
         """Return the process id, which shows that the server responds."""
         return os.getpid()
 
-    def fetch(self, part: Part) -> tuple[Array, int]:
-        """Return the vectors of a block, and their version."""
-        block = self.read(part)
-        return block.vectors, block.version
+    def fetch(self, part: Part) -> Array:
+        """Return the vectors of a block."""
+        return self.read(part).vectors
 
-    def push(self, part: Part, other: int, run_id: int, version: int, gradient: Array, learning_rate: float) -> int:
-        """Take a step of the optimizer and return its staleness, or REFUSED.
+    def push(self, part: Part, other: int, run_id: int, gradient: Array, learning_rate: float) -> bool:
+        """Take a step of the optimizer, with the gradient of the block that has `other` on the other side.
 
-        The gradient is that of the block with `other` of the other side, at vectors of this version. The staleness is
-        the number of steps since.
+        Return False if the gradient was applied before, or belongs to an earlier call of `run`.
         """
         block = self.read(part)
         if run_id > block.run_id:
@@ -98,13 +94,11 @@ class Server:
             block.applied.clear()
         # A push of an earlier call of `run` is too late: what was lacking then was repeated.
         if run_id < block.run_id or other in block.applied:
-            return REFUSED
+            return False
 
         update_parameters(block.vectors, block.state, gradient, 1.0, 0.0, learning_rate, self._optimizer)
-        staleness = block.version - version
-        block.version += 1
         block.applied.add(other)
-        return staleness
+        return True
 
     def read(self, part: Part) -> ServedBlock:
         """Return a block, not a copy; Ray copies what it sends to another process."""

@@ -13,8 +13,7 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -81,7 +80,6 @@ class Result(NamedTuple):
     block: Block
     loss: Loss
     moved: int = 0  # bytes
-    staleness: int = 0  # steps of others between fetch and push, summed over both sides
     failure: str = ""  # why the block was not trained
 
 
@@ -90,10 +88,6 @@ class Worker:
 
     def __init__(self, wait_seconds: float) -> None:
         self._seconds = wait_seconds
-        # Two locks, always taken in this order. A block holds `_fetching` from its requests until its computation
-        # starts, and `_computing` during the computation. So one block is fetched while another one is computed;
-        # fetching more of them would give these older parameters.
-        self._fetching = threading.Lock()
         self._computing = threading.Lock()
 
     def begin(
@@ -146,36 +140,26 @@ class Worker:
         """Train a block and return its result; a server that does not respond makes a failure, not an exception."""
         parts = find_parts(step.block)
         try:
-            with ExitStack() as fetching:
-                fetching.enter_context(self._lock(self._fetching))
-                requests = [links.fetch(part) for part in parts]
-                vectors, versions = zip(*map(links.take, requests), strict=True)
+            # Fetched while another block is computed.
+            requests = [links.fetch(part) for part in parts]
+            vectors = [links.take(request) for request in requests]
 
-                with self._lock(self._computing):
-                    fetching.close()
-                    loss, *gradients = self.gradients(step, vectors)
-                    others = reversed(step.block)
-                    pushes = []
-                    for part, other, version, gradient in zip(parts, others, versions, gradients, strict=True):
-                        pushes.append(links.push(part, other, run_id, version, gradient, step.learning_rate))
+            if not self._computing.acquire(timeout=self._seconds):
+                raise Unanswered("the previous block has not finished in time")
+            try:
+                loss, *gradients = self.gradients(step, vectors)
+                pushes = []
+                for part, other, gradient in zip(parts, reversed(step.block), gradients, strict=True):
+                    pushes.append(links.push(part, other, run_id, gradient, step.learning_rate))
+            finally:
+                self._computing.release()
 
-            # Neither lock is held here: the next block is computed while the servers apply these gradients.
-            staleness = sum(max(answer, 0) for answer in map(links.take, pushes))  # REFUSED is negative.
+            # The next block is computed while the servers apply these gradients.
+            for push in pushes:
+                links.take(push)
         except Unanswered as error:
             return Result(step.block, Loss(), failure=str(error))
-
-        moved = sum(array.nbytes for array in (*vectors, *gradients))
-        return Result(step.block, loss, moved, staleness)
-
-    @contextmanager
-    def _lock(self, lock: threading.Lock) -> Iterator[None]:
-        """Hold a lock, or raise Unanswered if it is not free in time."""
-        if not lock.acquire(timeout=self._seconds):
-            raise Unanswered("the previous block has not finished in time")
-        try:
-            yield
-        finally:
-            lock.release()
+        return Result(step.block, loss, sum(array.nbytes for array in (*vectors, *gradients)))
 
 
 @dataclass(slots=True)
