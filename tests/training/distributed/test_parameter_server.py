@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,8 @@ from swivel.training.backends import ParameterBlock
 from swivel.training.backends.base import BackendSettings, Step
 from swivel.training.backends.reference import ReferenceBackend
 from swivel.training.distributed.leases import Part
-from swivel.training.distributed.parameter_server import Server, server_of
-from swivel.training.distributed.worker import Links, Unanswered, Worker
+from swivel.training.distributed.parameter_server import ServedBlock, Server, server_of
+from swivel.training.distributed.worker import Unanswered, Worker
 from swivel.training.objective import ADAGRAD, Objective, column_offsets, row_offsets, update_parameters
 from swivel.training.schedule import Block
 from swivel.training.training_plan import choose_zeros, make_plan
@@ -61,22 +62,27 @@ def start_server(
     return server, vectors.copy(), accumulators.copy()
 
 
-class LocalLinks(Links):
-    """Connections to servers in this process; requests of the kinds in `silent` get no response."""
+class LocalServer:
+    """A server in this process, with the interface of a Ray handle; what it was asked is listed in `asked`."""
 
-    def __init__(self, servers: list[Server]) -> None:
-        super().__init__(servers, seconds=0)
-        self.servers = servers
-        self.asked: list[tuple[str, Part]] = []
-        self.silent: set[str] = set()
+    def __init__(self, asked: list[tuple[str, Part]]) -> None:
+        self.server = Server()
+        self.asked = asked
+        self.fetch, self.push = SimpleNamespace(remote=self._fetch), SimpleNamespace(remote=self._push)
 
-    def fetch(self, part: Part) -> Any:
+    def _fetch(self, part: Part) -> Any:
         self.asked.append(("fetch", part))
-        return "fetch", self.server(part).fetch(part).copy()
+        return "fetch", self.server.fetch(part).copy()
 
-    def push(self, part: Part, *change: Any) -> Any:
+    def _push(self, part: Part, *change: Any) -> Any:
         self.asked.append(("push", part))
-        return "push", self.server(part).push(part, *change)
+        return "push", self.server.push(part, *change)
+
+
+class LocalWorker(Worker):
+    """A worker of servers in this process; requests of the kinds in `silent` get no response."""
+
+    silent: frozenset[str] = frozenset()
 
     def take(self, request: Any) -> Any:
         kind, answer = request
@@ -85,29 +91,34 @@ class LocalLinks(Links):
         return answer
 
 
-def serve(matrix: Matrix, count: int, dim: int = 12) -> LocalLinks:
+def serve(matrix: Matrix, count: int, dim: int = 12) -> list[LocalServer]:
     rng = np.random.default_rng(3)
-    servers = [Server() for _ in range(count)]
+    asked: list[tuple[str, Part]] = []
+    servers = [LocalServer(asked) for _ in range(count)]
 
     for side, size in enumerate(matrix.shape):
         for block in range(3):
             length = len(range(block, size, 3))
             vectors = draw(rng, length, dim) * np.float32(0.3)
             part = side, block
-            servers[server_of(part, count)].hold(part, vectors, np.full_like(vectors, 1e-3), (), run_id=1)
-    return LocalLinks(servers)
+            servers[server_of(part, count)].server.hold(part, vectors, np.full_like(vectors, 1e-3), (), run_id=1)
+    return servers
+
+
+def read(servers: list[LocalServer], part: Part) -> ServedBlock:
+    return servers[server_of(part, len(servers))].server.read(part)
 
 
 @contextmanager
-def begin(setup: dict[str, Any]) -> Iterator[Worker]:
-    worker = Worker(5.0)
+def begin(setup: dict[str, Any]) -> Iterator[LocalWorker]:
+    worker = LocalWorker(5.0)
     worker.begin(**setup)
     yield worker
-    worker.close()
+    worker.backend.close()
 
 
 @pytest.fixture
-def worker(planted: Matrix) -> Iterator[Worker]:
+def worker(planted: Matrix) -> Iterator[LocalWorker]:
     with begin(make_setup(planted)) as made:
         yield made
 
@@ -201,8 +212,8 @@ def test_workers_transform_the_counts_that_they_read(planted: Matrix) -> None:
     np.testing.assert_allclose(found, np.log1p(raw), rtol=1e-6)
 
 
-def test_worker_with_triton_has_the_effect_of_a_cpu_worker(planted: Matrix, worker: Worker) -> None:
-    device, here, there = Worker(5.0), serve(planted, 2), serve(planted, 2)
+def test_worker_with_triton_has_the_effect_of_a_cpu_worker(planted: Matrix, worker: LocalWorker) -> None:
+    device, here, there = LocalWorker(5.0), serve(planted, 2), serve(planted, 2)
 
     assert "triton" in device.begin(**make_setup(planted, replace(CONFIG, backend="triton")))
 
@@ -210,69 +221,69 @@ def test_worker_with_triton_has_the_effect_of_a_cpu_worker(planted: Matrix, work
         ours, theirs = worker.train(step, 1, here), device.train(step, 1, there)
         assert not ours.failure and not theirs.failure
         assert ours.loss.mean == pytest.approx(theirs.loss.mean, rel=1e-4)
-    device.close()
+    device.backend.close()
     for part in [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2)]:
-        one, other = (links.servers[server_of(part, 2)].read(part) for links in (here, there))
+        one, other = (read(servers, part) for servers in (here, there))
         np.testing.assert_allclose(one.vectors, other.vectors, rtol=1e-3, atol=1e-5)
         assert one.applied == other.applied
 
 
-def test_vectors_and_gradients_of_both_sides_are_moved_once(planted: Matrix, worker: Worker) -> None:
-    links = serve(planted, 1)
-    result = worker.train(make_step((0, 1)), 1, links)
-    assert links.asked == [("fetch", (0, 0)), ("fetch", (1, 1)), ("push", (0, 0)), ("push", (1, 1))]
+def test_vectors_and_gradients_of_both_sides_are_moved_once(planted: Matrix, worker: LocalWorker) -> None:
+    servers = serve(planted, 1)
+    result = worker.train(make_step((0, 1)), 1, servers)
+    assert servers[0].asked == [("fetch", (0, 0)), ("fetch", (1, 1)), ("push", (0, 0)), ("push", (1, 1))]
     rows, columns = planted.shape
     assert result.moved == 2 * 4 * 12 * (len(range(0, rows, 3)) + len(range(1, columns, 3)))
 
 
-def test_next_block_is_fetched_while_one_is_computed(planted: Matrix, worker: Worker) -> None:
-    links = serve(planted, 1)
+def test_next_block_is_fetched_while_one_is_computed(planted: Matrix, worker: LocalWorker) -> None:
+    servers = serve(planted, 1)
     with worker._computing:
-        waiting = threading.Thread(target=worker.train, args=(make_step((0, 0)), 1, links))
+        waiting = threading.Thread(target=worker.train, args=(make_step((0, 0)), 1, servers))
         waiting.start()
-        while len(links.asked) < 2:
+        while len(servers[0].asked) < 2:
             time.sleep(0.01)
-        assert links.asked == [("fetch", (0, 0)), ("fetch", (1, 0))]
+        assert servers[0].asked == [("fetch", (0, 0)), ("fetch", (1, 0))]
     waiting.join()
-    assert len(links.asked) == 4
+    assert len(servers[0].asked) == 4
 
 
 @pytest.mark.parametrize("silent", ["fetch", "push"])
 def test_unresponsive_server_gives_a_failure_and_the_block_can_be_repeated(
-    planted: Matrix, worker: Worker, silent: str
+    planted: Matrix, worker: LocalWorker, silent: str
 ) -> None:
-    links = serve(planted, 1)
-    links.silent = {silent}
-    result = worker.train(make_step((0, 0)), 1, links)
+    servers = serve(planted, 1)
+    worker.silent = frozenset({silent})
+    result = worker.train(make_step((0, 0)), 1, servers)
 
     assert (result.failure, result.loss.observed_cells) == ("server lost", 0)
 
-    links.silent = set()
-    again = worker.train(make_step((0, 0)), 1, links)
+    worker.silent = frozenset()
+    again = worker.train(make_step((0, 0)), 1, servers)
 
     assert not again.failure
     once = serve(planted, 1)
     assert not worker.train(make_step((0, 0)), 1, once).failure
     for part in ((0, 0), (1, 0)):  # A gradient that the server has applied is refused.
-        repeated, single = links.servers[0].read(part), once.servers[0].read(part)
+        repeated, single = read(servers, part), read(once, part)
         assert repeated.applied == single.applied == {0}
         np.testing.assert_array_equal(repeated.state, single.state)
 
 
 def test_waiting_for_the_previous_block_has_a_time_limit(planted: Matrix) -> None:
-    worker = Worker(0.05)
+    worker = LocalWorker(0.05)
     worker.begin(**make_setup(planted))
     with worker._computing:
         result = worker.train(make_step((0, 0)), 1, serve(planted, 1))
-    worker.close()
+    worker.backend.close()
     assert "the previous block has not finished in time" in result.failure
 
 
-def test_concurrent_blocks_are_trained_one_after_the_other(planted: Matrix, worker: Worker) -> None:
-    links = serve(planted, 1)
+def test_concurrent_blocks_are_trained_one_after_the_other(planted: Matrix, worker: LocalWorker) -> None:
+    servers = serve(planted, 1)
     steps = [make_step((i, j)) for i in range(3) for j in range(3)]
     results: list[Any] = []
-    threads = [threading.Thread(target=lambda s=step: results.append(worker.train(s, 1, links))) for step in steps]
+    threads = [threading.Thread(target=lambda s=step: results.append(worker.train(s, 1, servers))) for step in steps]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -280,7 +291,7 @@ def test_concurrent_blocks_are_trained_one_after_the_other(planted: Matrix, work
 
     assert sorted(result.block for result in results) == [step.block for step in steps]
     assert not any(result.failure for result in results)
-    assert links.servers[0].read((1, 1)).applied == {0, 1, 2}
+    assert read(servers, (1, 1)).applied == {0, 1, 2}
 
 
 def test_worker_rejects_another_matrix_and_another_version(planted: Matrix) -> None:

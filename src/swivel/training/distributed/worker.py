@@ -1,8 +1,7 @@
 """Workers: they fetch parameters of a block from servers, compute its gradients, and push them to the servers.
 
 `Worker` is a Ray actor. Its gradients come from the backends that local training uses. It handles several blocks at a
-time: while one is computed, the next is fetched, and the gradients of the previous one are sent. Only `Links` uses Ray,
-so that workers can be tested without a cluster.
+time: while one is computed, the next is fetched, and the gradients of the previous one are sent.
 
 `WorkerPool` starts the workers of a run, sends them blocks and replaces them, in the process that runs the loop. A
 worker for which the cluster has no free cores yet joins later.
@@ -10,7 +9,6 @@ worker for which the cluster has no free cores yet joins later.
 
 from __future__ import annotations
 
-import os
 import tempfile
 import threading
 from collections.abc import Sequence
@@ -31,7 +29,7 @@ from swivel.runtime.resources import keep_freed_memory
 from swivel.storage import scratch_folder
 from swivel.training.backends import ParameterBlock, Step
 from swivel.training.backends.base import Gradients
-from swivel.training.distributed.leases import Part, find_parts
+from swivel.training.distributed.leases import find_parts
 from swivel.training.distributed.parameter_server import server_of
 from swivel.training.executor import TrainingJob
 from swivel.training.objective import Loss
@@ -43,35 +41,6 @@ Array = NDArray[np.float32]
 
 class Unanswered(Exception):
     """A server is lost, or has not responded in time."""
-
-
-class Links:
-    """Connections of a worker to the servers on Ray."""
-
-    def __init__(self, servers: Sequence[Any], seconds: float) -> None:
-        self._servers = list(servers)
-        self._seconds = seconds
-
-    def server(self, part: Part) -> Any:
-        """Return the server that stores a part of the parameters."""
-        return self._servers[server_of(part, len(self._servers))]
-
-    def fetch(self, part: Part) -> Any:
-        """Request a block from its server; return a reference for `take`."""
-        return self.server(part).fetch.remote(part)
-
-    def push(self, part: Part, *change: Any) -> Any:
-        """Send a gradient to its server, with the arguments of `Server.push`; return a reference for `take`."""
-        return self.server(part).push.remote(part, *change)
-
-    def take(self, request: Any) -> Any:
-        """Wait for the result of a request and return it, or raise Unanswered."""
-        import ray
-
-        try:
-            return ray.get(request, timeout=self._seconds)
-        except ray.exceptions.RayError as error:
-            raise Unanswered(f"a server does not respond: {type(error).__name__}: {first_line(error)}") from None
 
 
 class Result(NamedTuple):
@@ -128,35 +97,38 @@ class Worker:
         rows, columns = sides
         return self.backend.gradients(step, rows, columns)
 
-    def ping(self) -> int:
-        """Return the process id, which shows that the worker responds."""
-        return os.getpid()
+    def take(self, request: Any) -> Any:
+        """Wait for the result of a call of a server and return it, or raise Unanswered."""
+        import ray
 
-    def close(self) -> None:
-        """Close the backend."""
-        self.backend.close()
+        try:
+            return ray.get(request, timeout=self._seconds)
+        except ray.exceptions.RayError as error:
+            raise Unanswered(f"a server does not respond: {type(error).__name__}: {first_line(error)}") from None
 
-    def train(self, step: Step, run_id: int, links: Links) -> Result:
+    def train(self, step: Step, run_id: int, servers: Sequence[Any]) -> Result:
         """Train a block and return its result; a server that does not respond makes a failure, not an exception."""
         parts = find_parts(step.block)
+        owners = [servers[server_of(part, len(servers))] for part in parts]
         try:
             # Fetched while another block is computed.
-            requests = [links.fetch(part) for part in parts]
-            vectors = [links.take(request) for request in requests]
+            requests = [server.fetch.remote(part) for server, part in zip(owners, parts, strict=True)]
+            vectors = [self.take(request) for request in requests]
 
             if not self._computing.acquire(timeout=self._seconds):
                 raise Unanswered("the previous block has not finished in time")
             try:
                 loss, *gradients = self.gradients(step, vectors)
                 pushes = []
-                for part, other, gradient in zip(parts, reversed(step.block), gradients, strict=True):
-                    pushes.append(links.push(part, other, run_id, gradient, step.learning_rate))
+                others = reversed(step.block)
+                for server, part, other, gradient in zip(owners, parts, others, gradients, strict=True):
+                    pushes.append(server.push.remote(part, other, run_id, gradient, step.learning_rate))
             finally:
                 self._computing.release()
 
             # The next block is computed while the servers apply these gradients.
             for push in pushes:
-                links.take(push)
+                self.take(push)
         except Unanswered as error:
             return Result(step.block, Loss(), failure=str(error))
         return Result(step.block, loss, sum(array.nbytes for array in (*vectors, *gradients)))
@@ -197,7 +169,7 @@ class WorkerPool:
             "num_cpus": self._config.worker_threads,
             "num_gpus": self._gpus,
             "max_restarts": 0,
-            "max_concurrency": self._config.ahead + 1,  # blocks, and one more for `ping`
+            "max_concurrency": self._config.ahead,
             "scheduling_strategy": "SPREAD",
         }
         handle = self._ray.remote(Worker).options(**options).remote(self._config.lease_seconds)
@@ -259,8 +231,7 @@ class WorkerPool:
     def assign(self, number: int, step: Step, run_id: int, servers: Sequence[Any]) -> None:
         """Send a block to a worker."""
         member = self._members[number]
-        links = Links(servers, self._config.lease_seconds)
-        member.leases.add(member.handle.train.remote(step, run_id, links))
+        member.leases.add(member.handle.train.remote(step, run_id, servers))
 
     def close(self) -> None:
         """Stop the workers."""
