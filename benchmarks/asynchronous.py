@@ -1,4 +1,4 @@
-"""Asynchronous training on Ray against one process: efficiency, bytes, staleness, start; with --quality, the loss.
+"""Asynchronous training on Ray against one process: efficiency, bytes, start; with --quality, the loss.
 
     python benchmarks/asynchronous.py                       2 workers of one thread against 2 x the plain loop, k = 4096
     python benchmarks/asynchronous.py --quality TEXT...     4 workers reach the loss of one process
@@ -17,7 +17,6 @@ import shutil
 import subprocess
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +33,7 @@ from swivel.training.loop import train_matrix
 
 MEASURES = (
     "swivel.training.distributed.async_executor",
-    "swivel.training.distributed.server_pool",
     "swivel.runtime.ray",
-    "swivel.training.distributed.worker_pool",
     "swivel.training.distributed.leases",
     "swivel.training.distributed.parameter_server",
     "swivel.training.distributed.worker",
@@ -81,7 +78,7 @@ def drive(order: dict[str, Any]) -> None:
     cells_per_epoch = matrix.shape[0] * matrix.shape[1]
     began, before = next((when, cells) for when, cells, _ in clock.marks if cells >= 0.999 * cells_per_epoch)
     rate = (clock.cells - before) / max(1e-9, clock.marks[-1][0] - began) if config.epochs != 1 else None
-    tally = {} if workers is None else asdict(workers.statistics) | {"staleness": workers.statistics.staleness}
+    tally = {name: getattr(workers, name) for name in ("blocks", "moved")} if workers else {}
     facts = {"first_step": clock.marks[0][0], "cells_per_second": rate, "loss": trained.history[-1].mean}
     note = clock.marks[-1][2]
     print(json.dumps({**facts, "losses": [loss.mean for loss in trained.history], "tally": tally, "note": note}))
@@ -132,9 +129,7 @@ def measure_efficiency(options: argparse.Namespace) -> dict[str, Any]:
         "efficiency_against_plain": round(many / (options.workers * plain), 3),
         "efficiency_against_one_worker": round(many / (options.workers * one), 3),
         "megabytes_per_step": round(tally["moved"] / tally["blocks"] / 1e6, 2),
-        "staleness": round(tally["staleness"], 3),
         "seconds_to_first_step": runs[str(options.workers)]["seconds_to_first_step"],
-        "seconds_per_block": round(tally["seconds_per_block"], 4),
     }
 
 
@@ -164,7 +159,6 @@ def measure_quality(options: argparse.Namespace) -> dict[str, Any]:
         "losses_alone": [round(loss, 6) for loss in alone["losses"]],
         "losses_asynchronous": [round(loss, 6) for loss in together["losses"]],
         "relative_difference": round(together["loss"] / alone["loss"] - 1, 5),
-        "staleness": round(together["tally"]["staleness"], 3),
     }
 
 

@@ -24,8 +24,6 @@ from swivel.storage.manifest import read_manifest
 
 MEASURES = (
     "swivel.training.distributed.async_executor",
-    "swivel.training.distributed.server_pool",
-    "swivel.training.distributed.worker_pool",
     "swivel.training.distributed.leases",
     "swivel.training.distributed.ring",
     "swivel.training.distributed.parameter_server",

@@ -40,9 +40,7 @@ from swivel.training.schedule import Block
 
 MEASURES = (
     "swivel.training.distributed.async_executor",
-    "swivel.training.distributed.server_pool",
     "swivel.runtime.ray",
-    "swivel.training.distributed.worker_pool",
     "swivel.training.distributed.leases",
     "swivel.training.distributed.parameter_server",
     "swivel.training.distributed.worker",
@@ -58,18 +56,20 @@ LIMIT_SECONDS = 600  # for one run: more is a hang
 class Audited(AsyncExecutor):
     """Compares, after every call, what was told with what the servers say that they applied."""
 
-    audits = blocks = 0
+    audits = 0
 
     def run(self, rounds: Sequence[Sequence[Step]], ahead: Sequence[Sequence[Block]]) -> Iterator[CompletedSteps]:
         told: list[Block] = []
         for done in super().run(rounds, ahead):
             told += done[0]
             yield done
-        applied = Counter((side, block, other) for (side, block), others in self.applied.items() for other in others)
+        applied = Counter(
+            (side, block, other) for (side, block), others in self._servers.applied.items() for other in others
+        )
         expected = Counter([(0, row, column) for row, column in told] + [(1, column, row) for row, column in told])
         if applied != expected:
             raise AssertionError(f"applied {applied - expected} too much, {expected - applied} not at all")
-        self.audits, self.blocks = self.audits + 1, self.blocks + len(told)
+        self.audits += 1
 
 
 class Beats(Progress, Task):

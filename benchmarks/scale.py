@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 
 from common import RESULTS, keep, make_parser, median_seconds, parse_arguments
-from swivel.training.distributed.leases import MAX_BLOCKS_PER_STRIP, STRIPS_PER_WORKER
 from swivel.training.schedule import block_starts
 
 MEASURES = (
@@ -76,27 +75,15 @@ def step_seconds(size: Size, machine: Machine) -> float:
     return size.block**2 / machine.cells_per_second + machine.step_seconds
 
 
-def strip_length(size: Size, workers: int) -> int:
-    """Return how many blocks are leased together, as `cluster.leases` chooses at the beginning of an epoch."""
-    blocks = min(math.ceil(side / size.block) for side in (size.rows, size.columns))
-    return max(1, min(MAX_BLOCKS_PER_STRIP, size.steps // (workers * STRIPS_PER_WORKER + blocks)))
-
-
-def bytes_per_step(size: Size, workers: int) -> float:
-    """Return what a worker fetches and pushes a step: vectors down, gradients up; a strip's shared block once."""
-    m = strip_length(size, workers)
-    return size.block_bytes * (4 if m == 1 else 2 + 4 / m)
-
-
 def served_pass(size: Size, machine: Machine, workers: int) -> float:
     """Return the seconds of an epoch around parameter servers, one beside every worker.
 
     Fetches and pushes run beside the step before, so a step takes the longer of computing and moving; half of what is
     moved goes each way, and half of the copying is the worker's own. Every worker's link carries its own traffic and
-    that of the server beside it. The strips at the end are single blocks: the last worker is half a step late. Then the
-    command reads all parameters, so that a server that is lost can be restored.
+    that of the server beside it. The last worker is half a step late. Then the command reads all parameters, so that a
+    server that is lost can be restored.
     """
-    moved = bytes_per_step(size, workers)
+    moved = 4 * size.block_bytes  # the vectors of both sides, and their gradients
     link = 0.0 if workers == 1 else (1 - 1 / workers) * moved / machine.bytes_per_second + 2 * machine.latency
     step = step_seconds(size, machine)
     own = max(step + moved * machine.copy_seconds / 2, link)

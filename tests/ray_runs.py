@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -34,7 +35,7 @@ class Audited(AsyncExecutor):
             yield steps
 
         assert len(set(blocks)) == len(blocks), "a block was reported twice"
-        applied = {(side, block, other) for (side, block), others in self.applied.items() for other in others}
+        applied = {(side, block, other) for (side, block), others in self._servers.applied.items() for other in others}
         expected = {(0, row, column) for row, column in blocks} | {(1, column, row) for row, column in blocks}
         assert applied == expected, "the servers applied other changes than reported"
 
@@ -44,7 +45,7 @@ class Audited(AsyncExecutor):
 
 
 class Watching(Progress, Task):
-    """Calls a function with the number of finished strips, and records notes and messages."""
+    """Calls a function with the number of finished blocks, and records notes and messages."""
 
     def __init__(self, call: Callable[[int], None] = lambda done: None) -> None:
         self.call = call
@@ -69,7 +70,7 @@ def pids(handles: Sequence[Any]) -> list[int]:
     """Return the process ids of actors."""
     import ray
 
-    numbers: list[int] = ray.get([handle.ping.remote() for handle in handles], timeout=60)
+    numbers: list[int] = ray.get([handle.__ray_call__.remote(lambda _: os.getpid()) for handle in handles], timeout=60)
     return numbers
 
 

@@ -256,6 +256,7 @@ CONSTANTS: dict[str, dict[str, Any]] = {
         "MIN_EPOCHS": 4,
     },
     "swivel.training.training_plan": {
+        "WARM_SPEEDUP": 3,
         "MAX_EPOCHS": 100,
         "COMMON": {"cpu": 0.03},
         "COMMON_ON_GPU": 0.1,
@@ -268,8 +269,7 @@ CONSTANTS: dict[str, dict[str, Any]] = {
     "swivel.training.backends.select": {"MIN_MEASURED_CELLS": 3e9, "USUAL_DIM": 300},
     "swivel.training.objective_numba": {"LOWEST": -86.0, "HIGHEST": 30.0},
     "swivel.training.distributed.async_executor": {"AsyncExecutor.min_block_size": 1_024},
-    "swivel.training.initialization": {"ROWS_PER_DRAW": 4_096, "WARM_ACCUMULATOR": 1e-4, "WARM_SPEEDUP": 3},
-    "swivel.training.warm_start": {"UNSEEN_WEIGHT": 0.02},
+    "swivel.training.initialization": {"ROWS_PER_DRAW": 4_096, "WARM_ACCUMULATOR": 1e-4, "UNSEEN_WEIGHT": 0.02},
     "swivel.training.fold_in": {
         "MIN_WEIGHT_DECAY": 5e-5,
         "MAX_NEWTON_STEPS": 50,

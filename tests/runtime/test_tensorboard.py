@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -16,8 +17,6 @@ from swivel.counts import Matrix
 from swivel.errors import MissingExtra, StorageError
 from swivel.runtime.progress import Progress
 from swivel.runtime.tensorboard import TensorboardProgress
-from swivel.training.loop import TrainingMetrics
-from swivel.training.objective import Loss
 
 NAMES = {"loss/all", "loss/observed", "loss/unobserved", "learning rate", "cells per second"}
 
@@ -84,18 +83,16 @@ def test_measured_losses_equal_those_of_the_epoch(planted: Matrix, tmp_path: Pat
     assert point[1]["loss/observed"] == pytest.approx(loss["observed"])
 
 
-def test_an_epoch_has_20_points() -> None:
+def test_points_are_means_over_a_twentieth_of_an_epoch(planted: Matrix) -> None:
     recorder = MeasureRecorder()
-    now = iter(range(10_000))
-    meter = TrainingMetrics(recorder, 1000, clock=lambda: float(next(now)))
-    for step in range(1, 1001):
-        meter.add(Loss(float(step), 1.0, 0.0, 0.0), 1, 10.0, 0.1, step)
+    options = swivel.RunOptions(progress=recorder, threads=1)
+    trained = swivel.train(planted, dim=4, epochs=2, block_size=2, device="cpu", zeros="all", options=options)
 
-    assert len(recorder.points) == 20
-
-    step, values = recorder.points[0]
-    assert (step, values["loss/observed"]) == (50, 25.5)
-    assert values["cells per second"] == 50 * 10.0  # The clock of this test advances once per point.
+    # A twentieth of 31 x 31 blocks is 48, and a round has 31: every point is two rounds.
+    assert [step for step, _ in recorder.points] == [62 * number for number in range(1, 32)]
+    means = [loss["mean"] for loss in trained.facts["losses"]]
+    assert np.mean([values["loss/all"] for _, values in recorder.points]) == pytest.approx(np.mean(means))
+    assert all(values["cells per second"] > 0 for _, values in recorder.points)
 
 
 def test_a_missing_package_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

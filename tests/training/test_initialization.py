@@ -23,10 +23,9 @@ from swivel.pipeline.run import run
 from swivel.pipeline.train import train
 from swivel.runtime.options import RunOptions
 from swivel.storage.manifest import MANIFEST, read_manifest
-from swivel.training.initialization import fewer_epochs, find_start, make_arrays
+from swivel.training.initialization import add_new_words, find_start, make_arrays
 from swivel.training.objective import Objective, loss_and_gradient
 from swivel.training.schedule import default_epochs
-from swivel.training.warm_start import add_new_words
 from swivel.vectors import Vectors, VectorTable, load
 from swivel.vectors.vector_table import fingerprint_vectors
 from training_runs import RunRecorder
@@ -108,10 +107,6 @@ def test_old_zero_vectors_are_replaced_and_words_without_counts_are_zero() -> No
     arrays = make_arrays([np.array([1.0, 0, 1])] * 2, [np.arange(3)] * 2, TrainConfig(dim=2), start=start)
     assert arrays["rows"][0].any()
     assert arrays["rows"][1:].tolist() == [[0, 0], [3, 4]]
-
-
-def test_warm_start_takes_a_third_of_the_epochs_but_at_least_one() -> None:
-    assert [fewer_epochs(epochs) for epochs in (60, 13, 5, 3, 1)] == [20, 4, 1, 1, 1]
 
 
 def test_fingerprint_depends_on_labels_rows_and_columns() -> None:

@@ -26,9 +26,8 @@ from swivel.storage.temporary import scratch_folder
 from swivel.training.checkpoint import remove_checkpoints
 from swivel.training.distributed import open_executor
 from swivel.training.executor import Executor
-from swivel.training.initialization import WarmStart
+from swivel.training.initialization import WarmStart, add_new_words
 from swivel.training.loop import TrainingResult, train_matrix
-from swivel.training.warm_start import add_new_words
 from swivel.vectors import Vectors
 from swivel.vectors.folder import write_vectors
 from swivel.vectors.subwords import NgramIndex, add_subwords, estimate_memory, index_ngrams, needs_ngrams

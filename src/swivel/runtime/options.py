@@ -37,13 +37,15 @@ class ClusterConfig:
         1.0, "with --ray and --device cuda: GPUs per worker; 0.5 lets two workers share one GPU", POSITIVE
     )
     lease_seconds: float = _cluster_field(
-        60.0, "with --ray: seconds without a response after which a worker or server is replaced", POSITIVE
+        60.0,
+        "with --ray: seconds after which a server that does not respond is replaced; a worker after twice as long",
+        POSITIVE,
     )
     patience_seconds: float = _cluster_field(
         600.0, "with --ray: seconds without any progress after which the run fails", POSITIVE
     )
     ahead: int = _cluster_field(
-        2, "with --ray: strips that a worker holds at the same time; 1: no prefetching", POSITIVE_INT
+        2, "with --ray: blocks that a worker has at the same time; 1: no prefetching", POSITIVE_INT
     )
 
     def __post_init__(self) -> None:

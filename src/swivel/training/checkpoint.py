@@ -39,6 +39,7 @@ class TrainingState:
     saved: int = 0  # checkpoints written before
     loss: Loss = field(default_factory=Loss)  # of the current epoch
     history: tuple[Loss, ...] = ()  # of each complete epoch
+    initial: float = 0.0  # mean loss of observed cells with the initial vectors; 0: not known yet
     seconds: float = 0.0  # spent training
 
 
@@ -152,7 +153,7 @@ def _describe_run(other: Mapping[str, Any], provenance: Mapping[str, Any]) -> st
 class CheckpointStore:
     """The checkpoints of one run, which has this provenance. Those of other runs are ignored."""
 
-    folder: Path
+    folder: Path | None  # None: there are no checkpoints
     provenance: Mapping[str, Any]
     minutes: float = 0.0  # between two checkpoints; 0: none is due
     progress: Progress = SILENT
@@ -160,7 +161,7 @@ class CheckpointStore:
 
     def is_due(self) -> bool:
         """Return whether the interval since the last checkpoint has passed."""
-        return self.minutes > 0 and time.monotonic() - self.last >= 60 * self.minutes
+        return self.folder is not None and self.minutes > 0 and time.monotonic() - self.last >= 60 * self.minutes
 
     def save(
         self,
@@ -170,6 +171,7 @@ class CheckpointStore:
         plan: Mapping[str, Any],
     ) -> TrainingState:
         """Write a checkpoint over the older of the two, and return the state to continue with, which counts it."""
+        assert self.folder is not None
         with create_folder(self.folder / SLOTS[state.saved % len(SLOTS)], STAGE, overwrite=True) as writer:
             for name, array in arrays.items():
                 writer.write_array(f"{name}.npy", array)
@@ -183,6 +185,8 @@ class CheckpointStore:
 
     def load(self) -> Checkpoint | None:
         """Return the newest intact checkpoint, or None; a message names damaged ones, which are skipped."""
+        if self.folder is None:
+            return None
         slots: list[tuple[TrainingState, Folder]] = []
         problems: list[str] = []
         for slot in _open_slots(self.folder, problems):
@@ -223,7 +227,7 @@ def _read_state(slot: Folder) -> TrainingState:
         # The manifest is JSON: a value may have any type.
         if not all(type(count) is int and count >= 0 for count in (state.epochs, state.saved)):
             raise ValueError(f"{state.epochs!r} epochs after {state.saved!r} checkpoints")
-        numbers = [state.seconds]
+        numbers = [state.seconds, state.initial]
         for loss in (state.loss, *state.history):
             numbers += astuple(loss)
         if not all(type(number) in (int, float) for number in numbers):

@@ -9,10 +9,8 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property, lru_cache, partial
-from itertools import product
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +27,8 @@ from swivel.storage.temporary import scratch_folder
 from swivel.training.backends import ParameterBlock, Step
 from swivel.training.checkpoint import Checkpoint, CheckpointStore, TrainingState
 from swivel.training.executor import CompletedSteps, Executor, LocalExecutor, Sides, TrainingJob
-from swivel.training.initialization import WarmStart, fewer_epochs, make_arrays
-from swivel.training.objective import Loss, Objective, column_offsets, observed_targets, row_offsets
+from swivel.training.initialization import WarmStart, make_arrays
+from swivel.training.objective import Loss
 from swivel.training.schedule import (
     Block,
     falling_rate,
@@ -40,19 +38,17 @@ from swivel.training.schedule import (
 )
 from swivel.training.training_plan import (
     TrainingPlan,
-    check_plan,
-    check_ranks,
     choose_zeros,
     estimate_needs,
     make_plan,
-    read_plan,
+    resume_plan,
 )
 
 Array = NDArray[np.float32]
 # Version of the order of blocks and of the random numbers. It is part of the identity of a run: a run that started with
 # another order is not resumed.
 ORDER = 2
-MAX_GROWTH = 100  # of the mean observed loss, relative to small random vectors: more counts as divergence
+MAX_GROWTH = 100  # of the mean observed loss, relative to the initial vectors: more counts as divergence
 MAX_ADVISED_DECAY = 1e-2  # above this, the advice is to lower the weight decay instead of raising it
 POINTS_PER_EPOCH = 20  # of the training curves; more would slow down the host of a GPU, whose rounds take milliseconds
 
@@ -99,10 +95,8 @@ def train_matrix(
     if max(matrix.shape) == 0 or matrix.total <= 0:
         raise TrainingError("the matrix has no counts: there is nothing to train on")
 
-    checkpoints = None
-    if folder is not None:
-        provenance = run_provenance(matrix, config, start)
-        checkpoints = CheckpointStore(folder, provenance, config.checkpoint_minutes, progress)
+    provenance = run_provenance(matrix, config, start)
+    checkpoints = CheckpointStore(folder, provenance, config.checkpoint_minutes, progress)
 
     with (
         contextlib.nullcontext() if folder is None else scratch_folder(folder) as scratch,
@@ -114,23 +108,20 @@ def train_matrix(
         with should_stop.acting_at_once() if executor.ranks == 1 else contextlib.nullcontext():
             plan = checkpoint = None
             if executor.is_leader:
-                checkpoint = None if checkpoints is None else checkpoints.load()
+                checkpoint = checkpoints.load()
                 if checkpoint is None:
-                    plan = _make_plan(matrix, config, executor, start)
+                    plan = make_plan(matrix, config, executor.min_block_size, executor.ranks, start is not None)
                 else:
-                    plan = _resume_plan(checkpoint, config, executor, folder)
+                    plan = resume_plan(checkpoint[-1], config, executor.ranks, folder)
                 estimate_needs(matrix, config, plan, threads, folder, other_memory).announce(folder, progress)
             plan = executor.broadcast(plan)
             assert plan is not None
 
-            should_save = checkpoints.is_due if checkpoints is not None else lambda: False
-            job = TrainingJob(matrix, config, plan, threads, scratch, progress, should_stop, should_save)
+            job = TrainingJob(matrix, config, plan, threads, scratch, progress, should_stop, checkpoints.is_due)
             run = _TrainingRun(job, executor, checkpoints, should_stop)
             run.prepare(checkpoint, start)
 
-        with run.tracked() as task:
-            while not run.is_complete():
-                run.run_epoch(task)
+        run.run_epochs()
         return run.finish()
 
 
@@ -142,37 +133,16 @@ def run_provenance(matrix: Matrix, config: TrainConfig, start: WarmStart | None)
     return provenance
 
 
-def _make_plan(matrix: Matrix, config: TrainConfig, executor: Executor, start: WarmStart | None) -> TrainingPlan:
-    """Return the plan of a new run."""
-    plan = make_plan(matrix, config, executor.min_block_size)
-    if start is not None and config.epochs is None and config.stop == "epochs":
-        plan = replace(plan, epochs=fewer_epochs(plan.epochs))
-    plan = replace(plan, ranks=config.ranks or executor.ranks)
-    check_ranks(plan, executor.ranks)
-    return plan
-
-
-def _resume_plan(checkpoint: Checkpoint, config: TrainConfig, executor: Executor, folder: Path | None) -> TrainingPlan:
-    """Return the plan in a checkpoint."""
-    plan = read_plan(checkpoint[-1], folder)
-    check_plan(plan, config, folder)
-    # One process can follow the order made for any number of ranks; several ranks need their own.
-    if config.ranks is None and executor.ranks > 1:
-        plan = replace(plan, ranks=executor.ranks)
-    return plan
-
-
 class _TrainingRun:
     """One training run, from the first step or from a checkpoint to the end."""
 
     def __init__(
-        self, job: TrainingJob, executor: Executor, checkpoints: CheckpointStore | None, should_stop: StopRequest
+        self, job: TrainingJob, executor: Executor, checkpoints: CheckpointStore, should_stop: StopRequest
     ) -> None:
         self.job = job
         self.matrix = job.matrix
         self.config = job.config
         self.plan = job.plan
-        self.objective = Objective.from_config(job.config)
 
         self.executor = executor
         self.checkpoints = checkpoints
@@ -180,7 +150,6 @@ class _TrainingRun:
 
         self.state = TrainingState()
         self.done = np.zeros(job.blocks, np.bool_)  # blocks trained in the current epoch
-        self._clock = 0.0
         # Only this epoch and the next are needed: an order has as many entries as the matrix has blocks.
         self.order_of_epoch = lru_cache(maxsize=2)(partial(_make_order, job.plan, job.config.seed))
 
@@ -238,17 +207,20 @@ class _TrainingRun:
         """Mean number of cells in a block, observed or not."""
         return self.matrix.shape[0] * self.matrix.shape[1] / self.done.size
 
-    @contextlib.contextmanager
-    def tracked(self) -> Iterator[Task]:
-        """Yield the progress task of all epochs, with the clocks started."""
-        if self.checkpoints is not None:
-            self.checkpoints.last = time.monotonic()
-        self._metrics = TrainingMetrics(self.job.progress, self.done.size)
-
+    def run_epochs(self) -> None:
+        """Train all epochs that are left."""
+        self.checkpoints.last = time.monotonic()
         with track(self.job.progress, "training", self.total_steps * self.cells_per_step, "cells") as task:
             task.advance(self.steps_done * self.cells_per_step)
             self._clock = time.perf_counter()
-            yield task
+
+            # Since the last point of the training curves.
+            self._recent_loss = Loss()
+            self._point_step = self.steps_done
+            self._point_time = self._clock
+
+            while not self.is_complete():
+                self.run_epoch(task)
 
     def is_complete(self) -> bool:
         """Return whether all epochs are done, or the last one lowered the mean loss by less than the tolerance."""
@@ -308,12 +280,17 @@ class _TrainingRun:
         for block in blocks:
             self.done[block] = True
 
+        # One after the other: however an executor groups the blocks, rounding is the same.
         epoch_loss = sum(losses, self.state.loss)
+        new_loss = sum(losses, Loss())
         if not math.isfinite(epoch_loss.mean):
             raise self.diverged("the loss is not finite")
 
         now = time.perf_counter()
-        self.state = replace(self.state, loss=epoch_loss, seconds=self.state.seconds + now - self._clock)
+        # The first round of a run is computed with the initial vectors, and its blocks are like all others.
+        initial = self.state.initial or new_loss.mean_observed
+        seconds = self.state.seconds + now - self._clock
+        self.state = replace(self.state, loss=epoch_loss, initial=initial, seconds=seconds)
         self._clock = now
 
         count = len(blocks)
@@ -323,11 +300,34 @@ class _TrainingRun:
         )
         task.advance(count * self.cells_per_step, note + self.executor.note)
         learning_rate = self.learning_rate_after(self.steps_done - count)  # the one that these steps used
-        self._metrics.add(sum(losses, Loss()), count, self.cells_per_step, learning_rate, self.steps_done)
+        self.measure(self._recent_loss + new_loss, learning_rate)
+
+    def measure(self, loss: Loss, learning_rate: float) -> None:
+        """Report a point of the training curves, if a twentieth of an epoch has passed since the last one.
+
+        `loss` is that of the steps since then. Short and long runs get the same number of points per epoch.
+        """
+        self._recent_loss = loss
+        steps = self.steps_done - self._point_step
+        if steps < self.done.size // POINTS_PER_EPOCH:
+            return
+
+        values = {
+            "loss/all": loss.mean,
+            "loss/observed": loss.mean_observed,
+            "loss/unobserved": loss.mean_unobserved,
+            "learning rate": learning_rate,
+            "cells per second": steps * self.cells_per_step / max(self._clock - self._point_time, 1e-9),
+        }
+        self.job.progress.measure(self.steps_done, values)
+
+        self._recent_loss = Loss()
+        self._point_step = self.steps_done
+        self._point_time = self._clock
 
     def save_checkpoint(self) -> None:
         """Write a checkpoint, unless the run has diverged: the last good one must stay."""
-        if self.checkpoints is None:
+        if self.checkpoints.folder is None:
             return
         self.check_divergence()
         sides = self.executor.fetch()
@@ -344,21 +344,17 @@ class _TrainingRun:
 
     def check_divergence(self) -> None:
         """Raise Diverged if the loss of this epoch is far above its initial value or a parameter is not finite."""
-        # With small random vectors a cell loses at least f(x) / 2, and f(x) is at least b0. This bound is usually
-        # enough; the initial loss of all cells takes longer than an epoch on a GPU.
-        loss = self.state.loss
-        bound = MAX_GROWTH * self.objective.confidence_base / 2
-        if loss.mean_observed > bound and loss.observed > MAX_GROWTH * self._initial_loss:
-            raise self.diverged(f"the observed loss is {loss.mean_observed:.3g}, far above its initial value")
+        # With small random vectors a cell loses about f(x) / 2 or more, and f(x) is at least b0. With the vectors of a
+        # warm start it may lose far less.
+        loss = self.state.loss.mean_observed
+        initial = max(self.state.initial, self.config.confidence_base / 2)
+        if loss > MAX_GROWTH * initial:
+            raise self.diverged(f"the observed loss is {loss:.3g}, far above its initial value")
 
         # The loss does not show overflow: it was computed before the last update, and an accumulator that overflows
         # stops its vector from changing. Parameters are checked on the device.
         if not self.executor.is_finite():
             raise self.diverged("a vector is not finite")
-
-    @cached_property
-    def _initial_loss(self) -> float:
-        return starting_loss(self.matrix, self.objective)
 
     def diverged(self, problem: str) -> Diverged:
         """Return an error that says where training diverged and which settings to change."""
@@ -402,71 +398,3 @@ def _make_order(plan: TrainingPlan, seed: int, epoch: int) -> list[list[Block]]:
     if plan.groups is None:
         return rounds_without_conflict(*blocks, epoch_seed)
     return rounds_in_groups(*blocks, *plan.groups, epoch_seed)
-
-
-def starting_loss(matrix: Matrix, objective: Objective) -> float:
-    """Return the loss of all observed cells under small random vectors, infinite if there is none.
-
-    Dot products of such vectors are within 1 of zero, so that a cell loses at most about f(x) (pmi^2 + 1) / 2.
-    """
-    row_offset = row_offsets(matrix.row_sums, matrix.total, objective)
-    column_offset = column_offsets(matrix.column_sums)
-    total = 0.0
-
-    for i, j in product(range(matrix.row_blocks), range(matrix.column_blocks)):
-        cells = matrix.cells(i, j)
-        # A position packs two indices within the block into 32 bits; a mirrored block is stored transposed.
-        rows = cells.positions >> 16
-        columns = cells.positions & 0xFFFF
-        if cells.mirrored:
-            rows, columns = columns, rows
-
-        offsets = row_offset[i :: matrix.row_blocks][rows] + column_offset[j :: matrix.column_blocks][columns]
-        counts = cells.counts.astype(np.float64)
-        squares = observed_targets(counts, offsets) ** 2 + 1
-        total += float((0.5 * objective.confidence(counts) * squares).sum())
-    return total or math.inf
-
-
-class TrainingMetrics:
-    """Averages losses over a twentieth of an epoch and reports the means through `Progress.measure`.
-
-    The interval is a share of an epoch, so that short and long runs get the same number of points per epoch.
-    """
-
-    def __init__(
-        self, progress: Progress, steps_per_epoch: int, clock: Callable[[], float] = time.perf_counter
-    ) -> None:
-        self._progress = progress
-        self._clock = clock
-        self._interval = max(1, steps_per_epoch // POINTS_PER_EPOCH)
-
-        # Sums since the last point.
-        self._loss = Loss()
-        self._steps = 0
-        self._since = clock()
-
-    def add(self, loss: Loss, steps: int, cells: float, learning_rate: float, step: int) -> None:
-        """Add the loss of some steps of `cells` cells each, and report a point if the interval is complete.
-
-        `step` is the number of the last of these steps, counted from the start of training.
-        """
-        self._loss += loss
-        self._steps += steps
-        if self._steps < self._interval:
-            return
-
-        now = self._clock()
-        seconds = max(now - self._since, 1e-9)
-        values = {
-            "loss/all": self._loss.mean,
-            "loss/observed": self._loss.mean_observed,
-            "loss/unobserved": self._loss.mean_unobserved,
-            "learning rate": learning_rate,
-            "cells per second": self._steps * cells / seconds,
-        }
-        self._progress.measure(step, values)
-
-        self._loss = Loss()
-        self._steps = 0
-        self._since = now

@@ -19,7 +19,7 @@ tuple, which only the four modules take apart.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 import numpy as np
@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 from swivel.config import TrainConfig
 
 Array = NDArray[np.float64]
-StateArray = NDArray[np.float32]
 ArrayOrTensor = TypeVar("ArrayOrTensor", bound=Any)  # of NumPy or torch
 Optimizer = tuple[float, ...]  # settings of the optimizer: the share of the state that an update keeps
 ADAGRAD: Optimizer = (1.0,)
@@ -53,13 +52,7 @@ class Objective:
     @classmethod
     def from_config(cls, config: TrainConfig) -> Objective:
         """Return the objective that a training configuration describes."""
-        return cls(
-            confidence_base=config.confidence_base,
-            confidence_scale=config.confidence_scale,
-            confidence_power=config.confidence_power,
-            shift=config.shift,
-            unseen=config.unseen,
-        )
+        return cls(**{field.name: getattr(config, field.name) for field in fields(cls)})
 
     def confidence(self, x: ArrayOrTensor) -> ArrayOrTensor:
         """Return f(x), the weight of an observed cell.
@@ -201,16 +194,3 @@ def update_parameters(
     state += gradient**2
     np.maximum(state, MIN_ACCUMULATOR, out=state)
     vectors -= learning_rate * gradient / np.sqrt(state)
-
-
-def subtract_states(after: StateArray, before: StateArray, steps: int, optimizer: Optimizer) -> StateArray:
-    """Return what `steps` updates have added to a state, for `add_to_state`."""
-    (accumulator_decay,) = optimizer
-    return np.maximum(after - np.float32(accumulator_decay**steps) * before, 0)
-
-
-def add_to_state(state: StateArray, difference: StateArray | int, steps: int, optimizer: Optimizer) -> None:
-    """Add the result of `subtract_states` in place to a state that other updates may have changed since."""
-    (accumulator_decay,) = optimizer
-    state *= np.float32(accumulator_decay**steps)
-    state += difference

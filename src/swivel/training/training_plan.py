@@ -29,6 +29,7 @@ from swivel.training.schedule import (
 )
 
 MAX_EPOCHS = 100  # with stop="converged"
+WARM_SPEEDUP = 3  # a warm start needs a third of the epochs
 # Default share of rows and columns whose zeros are all computed. A GPU computes more cells in tiles faster than it
 # gathers the observed cells that lie between them.
 COMMON = {"cpu": 0.03}
@@ -61,8 +62,13 @@ class TrainingPlan:
     ranks: int = 1  # processes that the order of blocks is made for
 
 
-def make_plan(matrix: Matrix, config: TrainConfig, min_block_size: int = 1) -> TrainingPlan:
-    """Return a plan, choosing what the configuration leaves open: block size, epochs, backend and dtype."""
+def make_plan(
+    matrix: Matrix, config: TrainConfig, min_block_size: int = 1, processes: int = 1, is_warm: bool = False
+) -> TrainingPlan:
+    """Return a plan, choosing what the configuration leaves open: block size, epochs, backend, dtype and ranks.
+
+    `processes` run the training loop together; `is_warm` says whether training starts from existing vectors.
+    """
     rows, columns = matrix.shape
     backend, device = choose_backend(config)
 
@@ -81,8 +87,18 @@ def make_plan(matrix: Matrix, config: TrainConfig, min_block_size: int = 1) -> T
         epochs = MAX_EPOCHS
     else:
         epochs = default_epochs(row_blocks, column_blocks, config.updates_per_vector)
+        if is_warm:
+            epochs = max(1, epochs // WARM_SPEEDUP)
 
-    plan = TrainingPlan(row_blocks, column_blocks, epochs, backend, device, dtype="float32")
+    ranks = config.ranks or processes
+    if ranks > max(row_blocks, processes):
+        raise ConfigError(
+            f"ranks must be at most {row_blocks:,}, the number of row blocks, got {ranks:,}; "
+            "use fewer ranks, or a smaller block_size",
+            argument=("ranks", "block_size"),
+        )
+
+    plan = TrainingPlan(row_blocks, column_blocks, epochs, backend, device, dtype="float32", ranks=ranks)
     settings = backend_settings(matrix, config, plan)
     block_size = math.ceil(columns / column_blocks)
     cells = float(rows) * columns * epochs * _relative_cost(settings.zeros, math.ceil(rows / row_blocks), block_size)
@@ -198,18 +214,9 @@ def estimate_needs(
     )
 
 
-def check_ranks(plan: TrainingPlan, processes: int) -> None:
-    """Raise ConfigError if a new plan has more ranks than row blocks, unless that many processes were started."""
-    if plan.ranks > max(plan.row_blocks, processes):
-        raise ConfigError(
-            f"ranks must be at most {plan.row_blocks:,}, the number of row blocks, got {plan.ranks:,}; "
-            "use fewer ranks, or a smaller block_size",
-            argument=("ranks", "block_size"),
-        )
-
-
-def check_plan(plan: TrainingPlan, config: TrainConfig, folder: Path | None) -> None:
-    """Raise TrainingError if this machine does not have the backend or the device of a saved plan."""
+def resume_plan(saved: dict[str, Any], config: TrainConfig, processes: int, folder: Path | None) -> TrainingPlan:
+    """Return the plan of a checkpoint; raise TrainingError if this machine does not have its backend or device."""
+    plan = read_plan(saved, folder)
     try:
         choose_backend(replace(config, backend=plan.backend, device=plan.device))
     except TrainingError as error:
@@ -217,6 +224,11 @@ def check_plan(plan: TrainingPlan, config: TrainConfig, folder: Path | None) -> 
             f"{folder}: this run started on {plan.device!r} ({plan.backend}), which is not available here; resume it "
             f"on a machine that has it, or remove the folder to start again ({error})"
         ) from error
+
+    # One process can follow the order made for any number of ranks; several ranks need their own.
+    if config.ranks is None and processes > 1:
+        plan = replace(plan, ranks=processes)
+    return plan
 
 
 def read_plan(saved: dict[str, Any], folder: Path | None) -> TrainingPlan:

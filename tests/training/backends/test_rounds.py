@@ -287,7 +287,7 @@ def test_samples_of_a_few_rows_are_left_to_torch(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.usefixtures("pretended_gpu")
 def test_triton_backend_without_triton_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(select, "find_spec", lambda name: None)
-    with pytest.raises(TrainingError, match=r"needs Triton 3.4 or newer, which is not installed; pass backend='auto'$"):
+    with pytest.raises(TrainingError, match=r"needs Triton 3.4 or newer, and an NVIDIA GPU .*; pass backend='auto'$"):
         choose_backend(TrainConfig(backend="triton"))
 
 
@@ -295,7 +295,7 @@ def test_triton_backend_without_triton_is_refused(monkeypatch: pytest.MonkeyPatc
 def test_triton_backend_without_a_cuda_device_is_refused(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(select, "_read_value", lambda device: 1.0)
     with pytest.raises(
-        TrainingError, match=rf"compute capability 8.0 or higher, and '{device}' is not one; pass backend='auto'$"
+        TrainingError, match=rf"compute capability 8.0 or higher instead of '{device}'; pass backend='auto'$"
     ):
         choose_backend(TrainConfig(backend="triton", device=device))
 

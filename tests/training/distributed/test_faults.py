@@ -44,7 +44,7 @@ def address(two_nodes: TwoNodes) -> Iterator[str]:
 
 
 class Faults:
-    """Injects faults: after a number of strips, or that many strips after all workers have joined."""
+    """Injects faults: after a number of blocks, or that many blocks after all workers have joined."""
 
     def __init__(self, address: str, config: ClusterConfig) -> None:
         self.executor = Audited(address, config)
@@ -133,7 +133,7 @@ class Command:
         self.process = subprocess.Popen(arguments, **keywords)
 
     def wait_for(self, done: int) -> None:
-        """Return when this many strips are done."""
+        """Return when this many blocks are done."""
         for line in self._lines():
             if line.get("done", 0) >= done:
                 return

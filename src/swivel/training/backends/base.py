@@ -37,10 +37,19 @@ class ParameterBlock:
         """Return a block with the results of `function` for each array."""
         return ParameterBlock(function(self.vectors), function(self.state), function(self.offsets))
 
+    def is_finite(self) -> bool:
+        """Return whether vectors and state are finite, NumPy arrays or torch tensors; computed on their device."""
+        for array in (self.vectors, self.state):
+            flags = np.isfinite(array) if isinstance(array, np.ndarray) else array.isfinite()
+            if not flags.all():
+                return False
+        return True
+
 
 Sides = tuple[ParameterBlock, ParameterBlock]  # rows and columns
 Gradients = tuple[Loss, Any, Any]  # loss of a step, and the gradients of rows and columns
 PendingLosses = Callable[[], list[Loss]]  # waits for steps that may still be running, and returns the loss of each
+_Part = tuple[ParameterBlock, Any, int, Any]  # one side of a step: parameters, summed gradient, cells, weight decay
 Starts = tuple[Sequence[int] | NDArray[np.int64], Sequence[int] | NDArray[np.int64]]
 
 
@@ -199,13 +208,7 @@ class ArrayBackend(Backend):
         return ParameterBlock(*map(np.concatenate, arrays))
 
     def is_finite(self) -> bool:
-        for block in (*self._blocks[0].values(), *self._blocks[1].values()):
-            for array in (block.vectors, block.state):
-                # NumPy arrays and torch tensors, on the array's device.
-                flags = np.isfinite(array) if isinstance(array, np.ndarray) else array.isfinite()
-                if not flags.all():
-                    return False
-        return True
+        return all(block.is_finite() for side in self._blocks for block in side.values())
 
     def get_block(self, side: int, block: int) -> ParameterBlock:
         return self._blocks[side][block]
@@ -228,43 +231,31 @@ class ArrayBackend(Backend):
         A mirrored block is trained with the two sides swapped. The loss is symmetric in rows and columns, so the step
         is the same.
         """
-        cells = self._matrix.cells(*step.block)
-        sides = _in_order(cells, self.get_block(0, step.block[0]), self.get_block(1, step.block[1]))
+        loss, parts, _ = self._compute(step, self.get_block(0, step.block[0]), self.get_block(1, step.block[1]))
         # Both gradients are those of the parameters before the step: no side changes until both are computed.
-        loss, *totals = self.add_gradients(cells, sides, step.seed)
-
-        decays = self._find_decays(cells, sides)
-        for side, other, total, decay in zip(sides, reversed(sides), totals, decays, strict=True):
-            # A gradient of a row is the mean over the columns, and the other way round.
-            self.update(side, total, len(other.vectors), decay, step.learning_rate)
+        for side, total, size, decay in parts:
+            self.update(side, total, size, decay, step.learning_rate)
         return loss
 
     def gradients(self, step: Step, rows: ParameterBlock, columns: ParameterBlock) -> Gradients:
         """Return the loss and the gradients of a step at these vectors; the parameters do not change."""
-        cells = self._matrix.cells(*step.block)
         copies = (ParameterBlock(self.put(side.vectors), None, self.put(side.offsets)) for side in (rows, columns))
-        sides = _in_order(cells, *copies)
+        loss, parts, is_mirrored = self._compute(step, *copies)
+        first, second = (np.asarray(self.get(self.mean_gradient(*part)), np.float32) for part in parts)
+        return (loss, second, first) if is_mirrored else (loss, first, second)
+
+    def _compute(self, step: Step, rows: ParameterBlock, columns: ParameterBlock) -> tuple[Loss, list[_Part], bool]:
+        """Return the loss of a step, what `mean_gradient` needs of both sides, and whether these are swapped."""
+        cells = self._matrix.cells(*step.block)
+        sides = (columns, rows) if cells.mirrored else (rows, columns)
         loss, *totals = self.add_gradients(cells, sides, step.seed)
 
-        gradients = []
-        decays = self._find_decays(cells, sides)
-        for side, other, total, decay in zip(sides, reversed(sides), totals, decays, strict=True):
-            gradient = self.mean_gradient(side, total, len(other.vectors), decay)
-            gradients.append(np.asarray(self.get(gradient), np.float32))
-
-        first, second = gradients
-        return (loss, second, first) if cells.mirrored else (loss, first, second)
-
-    def _find_decays(self, cells: BlockCells, sides: Sides) -> list[Any]:
-        """Return the weight decay of each side: a number or, if it depends on the sums, a column of numbers."""
         settings = self.settings
-        if not settings.decay_power:
-            return [settings.weight_decay, settings.weight_decay]
-
-        first = int(cells.mirrored)  # the number of the side that comes first
-        return [settings.find_decays(side.offsets, first ^ number)[:, None] for number, side in enumerate(sides)]
-
-
-def _in_order(cells: BlockCells, rows: ParameterBlock, columns: ParameterBlock) -> Sides:
-    """Return the two sides in the order of the cells' positions."""
-    return (columns, rows) if cells.mirrored else (rows, columns)
+        parts = []
+        for number, (side, total) in enumerate(zip(sides, totals, strict=True)):
+            decay: Any = settings.weight_decay
+            if settings.decay_power:
+                decay = settings.find_decays(side.offsets, number ^ int(cells.mirrored))[:, None]
+            # A gradient of a row is the mean over the columns, and the other way round.
+            parts.append((side, total, len(sides[1 - number].vectors), decay))
+        return loss, parts, cells.mirrored

@@ -6,6 +6,7 @@ import math
 import platform
 import subprocess
 import sys
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
@@ -13,6 +14,14 @@ from swivel.config import TrainConfig
 from swivel.errors import ConfigError, TrainingError
 from swivel.runtime.resources import format_bytes
 from swivel.training.backends.base import Backend, BackendSettings
+
+# Module below this package, and class; a module is imported when its backend is created.
+BACKENDS = {
+    "reference": ("reference", "ReferenceBackend"),
+    "cpu": ("cpu", "CpuBackend"),
+    "triton": ("triton.backend", "TritonBackend"),
+    "torch": ("torch", "TorchBackend"),
+}
 
 # Prints the speed of a step's three products on one thread, with the conversion of float32 operands and results, after
 # a warm-up: one line per dtype, in cells per second. It runs in a separate process because a product can be killed by
@@ -101,11 +110,10 @@ def choose_backend(config: TrainConfig) -> tuple[str, str]:
     if backend in ("cpu", "reference") and device != "cpu":
         raise TrainingError(f"the {backend} backend runs on the CPU, not on {device!r}; pass backend='torch'")
     if backend == "triton" and not suits_triton(device):
-        if has_triton():
-            need = f"an NVIDIA GPU of compute capability 8.0 or higher, and {device!r} is not one"
-        else:
-            need = "Triton 3.4 or newer, which is not installed"
-        raise TrainingError(f"the triton backend needs {need}; pass backend='auto'")
+        raise TrainingError(
+            "the triton backend needs Triton 3.4 or newer, and an NVIDIA GPU of compute capability 8.0 or higher "
+            f"instead of {device!r}; pass backend='auto'"
+        )
     if backend == "triton" and _samples_for_some_rows(config):
         raise TrainingError(
             "the triton backend does not support sample_rows; pass zeros='all' or backend='auto'",
@@ -189,25 +197,10 @@ def choose_dtype(config: TrainConfig, backend: str, device: str, cells: float, b
 
 
 def create_backend(name: str, settings: BackendSettings) -> Backend:
-    """Return the backend `name`: "reference", "cpu", "triton" or "torch"; raise ConfigError for any other name."""
-    if name == "reference":
-        from swivel.training.backends.reference import ReferenceBackend
+    """Return the backend `name`, one of `BACKENDS`; raise ConfigError for any other name."""
+    if name not in BACKENDS:
+        raise ConfigError(f"backend must be one of {', '.join(BACKENDS)}, got {name!r}", argument="backend")
 
-        return ReferenceBackend(settings)
-
-    if name == "cpu":
-        from swivel.training.backends.cpu import CpuBackend
-
-        return CpuBackend(settings)
-
-    if name == "triton":
-        from swivel.training.backends.triton.backend import TritonBackend
-
-        return TritonBackend(settings)
-
-    if name == "torch":
-        from swivel.training.backends.torch import TorchBackend
-
-        return TorchBackend(settings)
-
-    raise ConfigError(f"backend must be one of reference, cpu, triton, torch, got {name!r}", argument="backend")
+    module, kind = BACKENDS[name]
+    backend: Backend = getattr(import_module(f"swivel.training.backends.{module}"), kind)(settings)
+    return backend

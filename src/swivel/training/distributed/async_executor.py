@@ -1,67 +1,35 @@
 """An executor with asynchronous workers and parameter servers, on Ray.
 
-The process that runs the training loop leases strips of blocks to workers. A worker fetches parameters, computes
-gradients and pushes them, without waiting for other workers. Every block is trained once per epoch, even if processes
-die: leases expire, servers apply each change once, and changes that a restored server does not have are leased again
-before the epoch ends. Every wait has a time limit.
+The process that runs the training loop leases blocks to workers. A worker fetches parameters, computes gradients and
+pushes them, without waiting for other workers. Every block is trained once per epoch, even if processes die: leases
+expire, servers apply each gradient once, and gradients that a restored server does not have are leased again before the
+epoch ends. Every wait has a time limit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from time import monotonic as now
 
-import numpy as np
-
+from swivel._version import __version__
 from swivel.errors import ClusterError, ConfigError
+from swivel.runtime.numbers import plural
 from swivel.runtime.options import ClusterConfig
 from swivel.runtime.ray import await_nodes, check_node, connect
 from swivel.runtime.resources import format_bytes
 from swivel.training.backends import Step
-from swivel.training.distributed.leases import MAX_BLOCKS_PER_STRIP, Leases, Part, Strip, compose_strips
-from swivel.training.distributed.server_pool import ServerPool
-from swivel.training.distributed.worker import Result, WorkerSetup
-from swivel.training.distributed.worker_pool import WorkerPool
+from swivel.training.distributed.leases import Leases
+from swivel.training.distributed.parameter_server import ServerPool
+from swivel.training.distributed.worker import Result, WorkerPool
 from swivel.training.executor import CompletedSteps, Executor, Sides, TrainingJob
 from swivel.training.schedule import Block
 
 POLL_SECONDS = 0.5
-LEASE_FACTOR = 5  # A strip is leased again after this many times its expected duration.
-SMOOTHING = 0.95  # weight of the past in the moving average of the time per block
-
-
-@dataclass(slots=True)
-class RunStatistics:
-    """Counters of a run, for the progress line and for benchmarks."""
-
-    blocks: int = 0
-    moved: int = 0  # bytes between workers and servers
-    pushes: int = 0
-    stale: int = 0  # changes by other workers between fetch and push, summed over all pushes
-    seconds_per_block: float = 0.0  # moving average, of one worker
-
-    def add(self, result: Result, blocks: int) -> None:
-        """Add the result of a strip of `blocks` blocks."""
-        self.moved += result.moved
-        if result.failure:
-            return
-
-        self.pushes += len(result.staleness)
-        self.stale += sum(result.staleness)
-        seconds = result.seconds / blocks
-        average = self.seconds_per_block or seconds
-        self.seconds_per_block = SMOOTHING * average + (1 - SMOOTHING) * seconds
-
-    @property
-    def staleness(self) -> float:
-        """Mean number of changes by other workers between fetch and push."""
-        return self.stale / max(1, self.pushes)
 
 
 class AsyncExecutor(Executor):
-    """Workers and servers on Ray. The process that runs the loop leases strips to the workers.
+    """Workers and servers on Ray. The process that runs the loop leases blocks to the workers.
 
     One thread of that process makes all calls, so that leases and pools need no locks. The servers own the parameters
     while `run` is active; afterwards the copy in `ServerPool.sides` equals theirs.
@@ -71,18 +39,17 @@ class AsyncExecutor(Executor):
 
     def __init__(self, address: str, config: ClusterConfig) -> None:
         self.config = config
-        self.statistics = RunStatistics()
+        self.blocks = 0  # trained so far
+        self.moved = 0  # bytes between workers and servers
         self._resources = ExitStack()
         cores = None if config.workers is None else config.workers * config.worker_threads
 
         # Connect here and not in `begin`: Ray installs a SIGTERM handler, which the loop then replaces by its own.
         self._ray = self._resources.enter_context(connect(address, cores=cores))
-        self._run_id = 0  # number of the call of `run`; servers refuse changes of other calls
 
     def begin(self, job: TrainingJob) -> None:
         self._job = job
         config = self.config
-        self._check_counts()
         self._servers = ServerPool(self._ray, config, job)
         self._resources.callback(self._servers.close)
 
@@ -91,28 +58,16 @@ class AsyncExecutor(Executor):
             raise ConfigError(
                 "training on Ray needs a matrix in a folder that all nodes see: save it, or pass out", argument="out"
             )
-        setup = WorkerSetup(path.resolve(), job.matrix.fingerprint, job.config, job.plan, config.worker_threads)
-        self._workers = WorkerPool(self._ray, config, setup, config.workers or self._count_places())
+        setup = path.resolve(), job.matrix.fingerprint, job.config, job.plan, config.worker_threads, __version__
+        gpus = config.worker_gpus if job.plan.device.startswith("cuda") else 0.0
+        rows, columns = job.blocks
+        workers = min(config.workers or self._count_places(), rows * columns)  # Others would have nothing to do.
+        self._workers = WorkerPool(self._ray, config, gpus, setup, workers)
         self._resources.callback(self._workers.close)
 
         self._last_progress = now()
         while not self._workers.ready:
-            self._workers.maintain(now())
             self._wait_for_results()
-
-    def _check_counts(self) -> None:
-        """Raise ConfigError if some workers or servers would have nothing to do."""
-        rows, columns = self._job.blocks
-        for name, count, limit in (
-            ("workers", self.config.workers or 1, rows * columns),
-            ("servers", self.config.servers, rows + columns),
-        ):
-            if count > limit:
-                raise ConfigError(
-                    f"{name} must be at most {limit:,} for {rows:,} x {columns:,} blocks, got {count:,}; "
-                    f"use fewer {name}, or a smaller block_size",
-                    argument=(name, "block_size"),
-                )
 
     def _count_places(self) -> int:
         """Return the number of workers that the cores of the cluster, and its GPUs if needed, allow."""
@@ -128,25 +83,23 @@ class AsyncExecutor(Executor):
 
     def describe(self) -> str:
         workers = self._workers
-        servers = f"{self.config.servers} server{'s' * (self.config.servers > 1)}"
+        servers = plural(len(self._servers.handles), "server")
         return f"{len(workers)} asynchronous workers around {servers} on Ray, each {workers.description}"
 
     def run(self, rounds: Sequence[Sequence[Step]], ahead: Sequence[Sequence[Block]]) -> Iterator[CompletedSteps]:
-        """Lease rounds as strips until all are done, and repeat the changes that a lost server had."""
-        self._run_id += 1
-        self._servers.begin(self._run_id)
-        strips = compose_strips(rounds, len(self._workers))
-        leases = Leases(strips)
+        """Lease blocks until all are done, and repeat those whose gradients a lost server had."""
+        self._servers.begin_run()
+        leases = Leases(rounds)
         self._last_progress = now()
 
         while True:
             while not leases.is_over:
                 if not leases.is_pausing and self._job.should_pause():
                     leases.is_pausing = True
-                yield from self._poll(leases, strips)
+                yield from self._poll(leases)
 
-            # Reading the parameters shows which changes the servers really have. Changes that a server lost, or that
-            # went to a server which was replaced since, are leased again.
+            # Reading the parameters shows which gradients the servers really have. Gradients that a server lost, or
+            # that went to a server which was replaced since, are leased again.
             self._servers.save()
             for part, applied in self._servers.applied.items():
                 leases.undo(part, applied)
@@ -154,93 +107,75 @@ class AsyncExecutor(Executor):
             if leases.is_over:
                 return
 
-    def _poll(self, leases: Leases, strips: Sequence[Strip]) -> Iterator[CompletedSteps]:
-        """Check servers and workers once, lease strips to free workers, and yield completed steps."""
+    def _poll(self, leases: Leases) -> Iterator[CompletedSteps]:
+        """Lease blocks to free workers, wait for results, replace what is lost, and yield completed steps."""
         moment = now()
-        restored = self._servers.maintain(moment)
-        for part, applied in restored.items():
-            leases.undo(part, applied)
-        if restored:
-            moment = now()  # Restoring takes a while.
-            self._last_progress = moment
-
-        for lost in self._workers.maintain(moment):
-            leases.lose(lost)
-        self._workers.mark_late(leases.expire(moment), moment)
-
-        # A worker may have several strips before the one that it gets.
-        deadline = moment + max(self.config.lease_seconds, LEASE_FACTOR * self._expected_seconds())
+        # Twice, because a worker itself waits for a server up to `lease_seconds`.
+        deadline = moment + 2 * self.config.lease_seconds
         while (worker := self._workers.free()) is not None:
-            strip = leases.take(worker, deadline)
-            if strip is None:
+            step = leases.take(worker, deadline)
+            if step is None:
                 break
-            self._workers.assign(worker, strip, self._run_id, self._servers.handles)
+            self._workers.assign(worker, step, self._servers.run_id, self._servers.handles)
 
+        has_failures = False
         for worker, result in self._wait_for_results():
-            if result.run_id == self._run_id:
-                steps = self._handle(worker, result, leases, strips[result.number])
-                if steps is not None:
-                    yield steps
+            if result is None:
+                leases.lose(worker)
+            elif result.failure:
+                has_failures = True
+                leases.fail(result.block)
+            else:
+                self.blocks += 1
+                self.moved += result.moved
+                if leases.finish(result.block):
+                    self.note = self._describe_progress()
+                    yield [result.block], [result.loss]
 
-    def _expected_seconds(self) -> float:
-        """Return how long the longest strips take that a worker can have at a time."""
-        return MAX_BLOCKS_PER_STRIP * self.config.ahead * self.statistics.seconds_per_block
+        # Only after the results that have arrived: the last call may have taken longer than a lease.
+        for worker in leases.find_late(moment):
+            self._workers.failure = f"a block took longer than twice the lease_seconds ({self.config.lease_seconds:g})"
+            self._workers.replace(worker)
+            leases.lose(worker)
 
-    def _wait_for_results(self) -> list[tuple[int, Result]]:
+        if has_failures:
+            restored = self._servers.restore_lost()
+            for part, applied in restored.items():
+                leases.undo(part, applied)
+            if restored:
+                self._last_progress = now()
+
+    def _wait_for_results(self) -> list[tuple[int, Result | None]]:
         """Wait briefly for results of workers; raise ClusterError if nothing was finished for too long."""
         results = self._workers.wait(POLL_SECONDS)
         if not results:
             check_node(self._ray)
 
         # Workers that join and die again are no progress.
-        patience = max(self.config.patience_seconds, 2 * LEASE_FACTOR * self._expected_seconds())
-        if any(not result.failure for _, result in results):
-            self._last_progress = now()
-        elif now() - self._last_progress > patience:
-            raise self._no_progress()
+        for _, result in results:
+            if result is not None and result.failure:
+                self._workers.failure = result.failure
+            elif result is not None:
+                self._last_progress = now()
+
+        idle = now() - self._last_progress
+        if idle > self.config.patience_seconds:
+            workers = self._workers
+            failure = f"; the last failure was: {workers.failure}" if workers.failure else ""
+            raise ClusterError(
+                f"no progress for {idle:.0f} s: {workers.ready} of {len(workers)} workers have joined{failure} "
+                f"(each worker needs {self.config.worker_threads} free cores; see: ray status); "
+                "run the same command again to resume from the last checkpoint"
+            )
         return results
-
-    def _no_progress(self) -> ClusterError:
-        """Return an error that lists what does not respond."""
-        reasons = []
-        if self._workers.unresponsive:
-            reasons.append(f"{self._workers.unresponsive} of {len(self._workers)} workers do not respond")
-        for number in self._servers.unresponsive(now()):
-            reasons.append(f"server {number} does not respond")
-        if self._workers.failure:
-            reasons.append(f"the last failure was: {self._workers.failure}")
-
-        return ClusterError(
-            f"no progress for {now() - self._last_progress:.0f} s: {'; '.join(reasons) or 'the reason is unknown'} "
-            f"(each worker needs {self.config.worker_threads} free cores; see: ray status); "
-            "run the same command again to resume from the last checkpoint"
-        )
-
-    def _handle(self, worker: int, result: Result, leases: Leases, strip: Strip) -> CompletedSteps | None:
-        """Update the leases, and return the blocks that a result reports for the first time."""
-        self.statistics.add(result, len(strip.blocks))
-
-        if result.failure:
-            self._workers.failure = result.failure
-            leases.fail(worker, result.number)
-            return None
-
-        blocks = leases.finish(worker, result.number)
-        if not blocks:
-            return None
-        self.statistics.blocks += len(blocks)
-        self.note = self._describe_progress()
-        return blocks, result.losses
 
     def _describe_progress(self) -> str:
         """Return speed, traffic and workers for the progress line."""
-        statistics = self.statistics
         workers = self._workers
         seconds = max(1e-9, now() - self._started)
         parts = [
-            f"{statistics.blocks / seconds:.3g} shards/s",
-            f"{format_bytes(statistics.moved)} moved",
-            f"staleness {statistics.staleness:.2f}",
+            f"{self.blocks / seconds:.3g} shards/s",
+            f"{format_bytes(self.moved)} moved",
             f"{workers.ready} of {len(workers)} workers",
         ]
         if workers.replaced:
@@ -249,16 +184,9 @@ class AsyncExecutor(Executor):
             parts.append(f"{self._servers.restored} servers restored")
         return "".join(f", {part}" for part in parts)
 
-    @property
-    def applied(self) -> dict[Part, frozenset[int]]:
-        """For each part, the blocks of the other side whose changes it got in the last call of `run`."""
-        return self._servers.applied
-
     def is_finite(self) -> bool:
         """Return whether the parameters were finite at the end of the last call of `run`, which read them."""
-        rows, columns = self._servers.sides
-        arrays = rows.vectors, rows.state, columns.vectors, columns.state
-        return all(bool(np.isfinite(array).all()) for array in arrays)
+        return all(side.is_finite() for side in self._servers.sides)
 
     def fetch(self) -> Sides | None:
         """Return the parameters at the end of the last call of `run`."""

@@ -254,10 +254,7 @@ class RingExecutor(LocalExecutor):
     def is_finite(self) -> bool:
         self._finish_moves()
         self._wait_for_sends()
-        is_finite = super().is_finite()
-        for block in self._waiting.values():
-            for values in (block.vectors, block.state):
-                is_finite = is_finite and bool(torch.as_tensor(values).isfinite().all())
+        is_finite = super().is_finite() and all(block.is_finite() for block in self._waiting.values())
         return not self.any_rank(not is_finite)
 
     def fetch(self) -> Sides | None:
