@@ -15,8 +15,8 @@ import swivel
 from common import keep, make_parser, parse_arguments, work_folder, write_corpus
 from swivel.runtime.options import RunOptions
 from swivel.runtime.ray import connect
+from swivel.storage.lock import remove_tree
 from swivel.storage.manifest import read_manifest
-from swivel.storage.temporary import remove_tree
 
 MEASURES = (
     "swivel.counts.cooccurrence.cluster_count",

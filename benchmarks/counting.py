@@ -23,8 +23,8 @@ from swivel.corpus.encoded_corpus import encode_corpus
 from swivel.corpus.vocabulary import choose_tokens
 from swivel.runtime.options import RunOptions
 from swivel.storage import files
+from swivel.storage.lock import remove_tree, scratch_folder
 from swivel.storage.manifest import read_manifest
-from swivel.storage.temporary import remove_tree, scratch_folder
 
 MEASURES = ("swivel.corpus", "swivel.counts.cooccurrence", "swivel.counts", "swivel.corpus.vocabulary")
 SETTINGS: dict[str, Any] = {"recipe": "fast", "min_count": 12}

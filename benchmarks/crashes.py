@@ -33,7 +33,7 @@ MEASURES = (
     "swivel.pipeline",
     "swivel.storage",
     "swivel.training.loop",
-    "swivel.cli.exit",
+    "swivel.cli.terminal",
 )
 SHARES = {"count": 5, "import": 5, "train cpu": 6, "train torch": 4, "train reference": 3, "run": 10}
 MOST_BROKEN = 5

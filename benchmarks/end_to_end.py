@@ -36,8 +36,8 @@ from swivel.counts import open_matrix
 from swivel.evaluation import PAPER_ORDER, evaluate, find_sets
 from swivel.evaluation.datasets import TestSet
 from swivel.runtime.options import RunOptions
+from swivel.storage.lock import remove_tree
 from swivel.storage.manifest import read_manifest
-from swivel.storage.temporary import remove_tree
 
 MEASURES = (
     "swivel.pipeline",

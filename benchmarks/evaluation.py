@@ -17,7 +17,7 @@ import swivel
 from common import PrivateMemory, keep, make_parser, parse_arguments, work_folder
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.evaluation import AnalogySet, EvaluationConfig, Report, compare_reports, find_sets, score_analogies
-from swivel.storage.temporary import remove_tree
+from swivel.storage.lock import remove_tree
 from swivel.vectors import VectorTable
 
 MEASURES = ("swivel.evaluation", "swivel.vectors")

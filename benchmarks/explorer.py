@@ -26,11 +26,11 @@ from urllib.parse import quote, urlencode
 import numpy as np
 
 from common import keep, make_parser, parse_arguments, work_folder
-from swivel import explorer
 from swivel.corpus.vocabulary import Vocabulary
+from swivel.explorer import server
 from swivel.explorer.maps import compute_in_process
 from swivel.explorer.models import open_set
-from swivel.explorer.server import serve, warm
+from swivel.explorer.server import listen, serve, warm
 from swivel.vectors import Vectors, VectorTable
 from swivel.vectors.search import Floats
 
@@ -94,7 +94,7 @@ def run_server(path: str, answers: Connection) -> None:
         raise AssertionError
 
     began = time.perf_counter()
-    with explorer.listen("127.0.0.1", 0) as listener:
+    with listen("127.0.0.1", 0) as listener:
         chosen = open_set(path)
         opened = time.perf_counter()
         chosen.view("").map.compute = never
@@ -132,7 +132,7 @@ def measure(arguments: argparse.Namespace, started: dict[str, Any]) -> dict[str,
             "cpu_ms": round(spent, 1),
         }
         print(f"{name:>12}  {result[name]}")
-    result["page_bytes"] = sum(file.stat().st_size for file in (Path(explorer.__file__).parent / "page").iterdir())
+    result["page_bytes"] = sum(file.stat().st_size for file in (Path(server.__file__).parent / "page").iterdir())
     result["page_usable_seconds"] = None if arguments.without_browser else time_page(port, tokens)
     result["crowd"] = crowd(port, tokens, arguments.clients, arguments.seconds)
     print(result["page_bytes"], "bytes;", result["page_usable_seconds"], "s;", result["crowd"])

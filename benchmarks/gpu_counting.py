@@ -33,8 +33,8 @@ from swivel.counts.shards import SATURATED, CellArrays
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT
 from swivel.runtime.resources import count_cores
+from swivel.storage.lock import remove_tree
 from swivel.storage.manifest import read_manifest
-from swivel.storage.temporary import remove_tree
 
 MEASURES = ("swivel.counts.cooccurrence", "swivel.counts.block_layout", "swivel.counts.shards")
 WORDS = 397_312

@@ -40,8 +40,8 @@ from swivel.counts import MatrixBuilder, MatrixSpec
 from swivel.counts.block_layout import Layout
 from swivel.counts.matrix import MatrixCells
 from swivel.counts.shards import CellArrays, make_piece
+from swivel.storage.lock import remove_tree
 from swivel.storage.manifest import read_manifest
-from swivel.storage.temporary import remove_tree
 from swivel.training.backends import BackendSettings, ParameterBlock, Step, ZeroSampling
 from swivel.training.initialization import make_arrays
 from swivel.training.objective import Objective

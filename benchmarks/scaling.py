@@ -11,8 +11,8 @@ import numpy as np
 import swivel
 from common import RESULTS, keep, make_parser, parse_arguments, plain_corpus, work_folder, write_corpus
 from swivel.runtime.options import RunOptions
+from swivel.storage.lock import remove_tree
 from swivel.storage.manifest import read_manifest
-from swivel.storage.temporary import remove_tree
 
 MEASURES = (
     "swivel.corpus",

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.counts import Matrix
-from swivel.reports.plots.style import BLUE, FAINT, INK, ORANGE, in_style, label_end, need_matplotlib, new_figure
+from swivel.reports.plots import BLUE, FAINT, INK, ORANGE, in_style, label_end, need_matplotlib, new_figure
 from swivel.training.objective import Objective, loss_and_gradient
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from experiments.report import HTML, describe_machine
 from experiments.stages import Stages, digest_files, run_command
 from experiments.word2vec import Word2vecConfig, describe_settings, train_word2vec
 from swivel.cli.flags import Command, config_options, resource_options
-from swivel.cli.render import draw_table, show
+from swivel.cli.terminal import draw_table, show
 from swivel.config import CorpusConfig, VocabularyConfig, stage_config
 from swivel.corpus import list_paths
 from swivel.corpus.text_lines import read_lines

@@ -22,8 +22,8 @@ from experiments.report import HTML, MARKS, describe_machine, format_figure, for
 from experiments.stages import Stages, run_command
 from experiments.table_methods import METHODS, choose_fit, fit_method, split_in_three, why_left_out
 from swivel.cli.flags import Command, resource_options
-from swivel.cli.render import draw_table, show
 from swivel.cli.tables import table_options
+from swivel.cli.terminal import draw_table, show
 from swivel.errors import ConfigError
 from swivel.evaluation.bootstrap import Doubles, Interval, percentile_interval
 from swivel.reports.html import (

@@ -24,7 +24,7 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import VocabularyError
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Task, track
-from swivel.storage.temporary import scratch_folder
+from swivel.storage.lock import scratch_folder
 from swivel.vectors import Vectors, VectorTable
 
 Ids = NDArray[np.uint32]

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 import swivel
-from swivel.cli.exit import RESUMES, STARTS_OVER
+from swivel.cli.terminal import RESUMES, STARTS_OVER
 from swivel.runtime.options import RunOptions
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)

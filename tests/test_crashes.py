@@ -28,10 +28,9 @@ from crash_runs import (
     run_undisturbed,
     stamp_stages,
 )
-from swivel.cli import cli
-from swivel.cli import exit as cli_exit
-from swivel.cli.exit import COMPLETE, RESUMES, STARTS_OVER, describe_kept, say_goodbye
+from swivel.cli import cli, terminal
 from swivel.cli.flags import Command
+from swivel.cli.terminal import COMPLETE, RESUMES, STARTS_OVER, describe_kept, say_goodbye
 from swivel.corpus.sources import is_pipe
 from swivel.errors import FolderLocked
 from swivel.pipeline import train_job as making
@@ -182,8 +181,8 @@ def test_the_last_line_knows_pipes_and_manifests_as_all_other_code_does(tmp_path
     put(tmp_path / "file")
     for name in ("-", "pipe", "file", "", "missing"):
         source = name if name == "-" else str(tmp_path / name)
-        assert cli_exit._is_pipe(source) == is_pipe(Path(source))
-    assert cli_exit.MANIFEST == MANIFEST
+        assert terminal._is_pipe(source) == is_pipe(Path(source))
+    assert terminal.MANIFEST == MANIFEST
 
 
 def test_the_last_line_needs_no_numpy_whose_import_was_interrupted(tmp_path: Path) -> None:
@@ -191,7 +190,7 @@ def test_the_last_line_needs_no_numpy_whose_import_was_interrupted(tmp_path: Pat
     code = """if True:
         import sys
         sys.modules["numpy"] = None  # importing it fails
-        from swivel.cli.exit import describe_kept
+        from swivel.cli.terminal import describe_kept
         from swivel.cli.main import run
         print(describe_kept(run.make_context("run", ["t", "-o", sys.argv[1]])))
     """

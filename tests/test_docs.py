@@ -29,9 +29,9 @@ from click.testing import CliRunner
 
 import swivel
 from docs_world import copy_world, shorten_demo, write_world
-from swivel import explorer
 from swivel.cli import cli
 from swivel.cli.main import COMMANDS
+from swivel.explorer import server
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -149,7 +149,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def place(tmp_path: Path, world: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return where a page runs: no network, no browser, and a demonstration that takes a second."""
-    monkeypatch.setattr(explorer, "serve", lambda *_: None)
+    monkeypatch.setattr(server, "serve", lambda *_: None)
     monkeypatch.setattr("webbrowser.open", lambda _: True)
     monkeypatch.setattr("swivel.evaluation.scores.fetch_sets", lambda **_: sorted((world / "sets").iterdir()))
     shorten_demo(monkeypatch, world / "corpus.txt")

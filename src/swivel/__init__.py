@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from swivel.evaluation import evaluate as evaluate
     from swivel.evaluation import evaluate_ranking as evaluate_ranking
     from swivel.evaluation import evaluate_texts as evaluate_texts
-    from swivel.explorer.word_map import make_map as make_map
+    from swivel.explorer.maps import make_map as make_map
     from swivel.pipeline.add import add as add
     from swivel.pipeline.count import count as count
     from swivel.pipeline.count import find_phrases as find_phrases
@@ -64,7 +64,7 @@ _HOMES = {
     "find_phrases": "swivel.pipeline.count",
     "import_counts": "swivel.counts.importers",
     "load": "swivel.vectors.formats",
-    "make_map": "swivel.explorer.word_map",
+    "make_map": "swivel.explorer.maps",
     "open_matrix": "swivel.counts",
     "open_sample": "swivel.pipeline.demo",
     "run": "swivel.pipeline.run",

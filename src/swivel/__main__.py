@@ -10,8 +10,7 @@ def main() -> None:
     """Run the command line and end the process at once, without waiting for threads and libraries to unload."""
     try:
         from swivel.cli import main as run
-        from swivel.cli.exit import end_process
-        from swivel.cli.terminal import print_message, protect_streams
+        from swivel.cli.terminal import end_process, print_message, protect_streams
         from swivel.errors import SwivelError
         from swivel.runtime.estimates import MIN_THREADS, check_threads
         from swivel.runtime.parallel import take_short_turns

@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from swivel._version import __version__
 from swivel.cli import cli, main
 from swivel.cli.flags import name_flags
-from swivel.cli.render import draw_demo, draw_facts, draw_neighbors, next_command
+from swivel.cli.terminal import draw_demo, draw_facts, draw_neighbors, next_command
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError
 from swivel.pipeline.train import train

@@ -21,8 +21,7 @@ from message_recorder import MessageRecorder
 from swivel.cli import cli, terminal
 from swivel.cli.flags import StrictNumber
 from swivel.cli.main import COMMANDS
-from swivel.cli.render import align_table, draw_facts, draw_neighbors, next_command
-from swivel.cli.terminal import CommandProgress, quote
+from swivel.cli.terminal import CommandProgress, align_table, draw_facts, draw_neighbors, next_command, quote
 from swivel.cli.vector_tools import draw_comparison
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import SwivelWarning

@@ -20,9 +20,8 @@ import pytest
 from matplotlib.image import imread as read_image
 
 from explorer_data import HTML, build_matrix, make_sets, make_vectors
-from swivel import explorer
-from swivel.explorer.server import make_server, warm
-from swivel.explorer.word_map import make_map
+from swivel.explorer.maps import make_map
+from swivel.explorer.server import listen, make_server, name_url, warm
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -40,13 +39,13 @@ expect.set_options(timeout=TIMEOUT_MILLISECONDS)
 
 def serve(sets: Any) -> Iterator[str]:
     """Run a server in a thread and yield its URL."""
-    with explorer.listen("127.0.0.1", 0) as listener:
-        # In the order of `explorer.serve`: FastAPI and the maps' thread must not both change the filters of warnings.
+    with listen("127.0.0.1", 0) as listener:
+        # In the order of `server.serve`: FastAPI and the maps' thread must not both change the filters of warnings.
         server = make_server(sets, "127.0.0.1")
         warm(sets)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
-        yield explorer.name_url(listener)
+        yield name_url(listener)
         server.should_exit = True
         thread.join()
 

@@ -21,8 +21,7 @@ from explorer_data import GROUPS, HTML, WORDS, make_vectors, spread
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, MissingExtra, SwivelError
 from swivel.explorer import maps
-from swivel.explorer.maps import MAX_POINTS, Map, compute_in_process, find_clusters
-from swivel.explorer.word_map import WordMap, make_map
+from swivel.explorer.maps import MAX_POINTS, Map, WordMap, compute_in_process, find_clusters, make_map
 from swivel.reports.plots import plot_map
 from swivel.vectors import Vectors, VectorTable, projection, vector_kernels
 from swivel.vectors.projection import fit_to_frame, reduce_vectors, take_plane, weigh_labels

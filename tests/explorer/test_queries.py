@@ -16,11 +16,10 @@ from explorer_data import DIM, GROUPS, HTML, WORDS, build_matrix, make_sets, mak
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.errors import ConfigError
-from swivel.explorer import app, is_loopback, queries
+from swivel.explorer import app, queries
 from swivel.explorer.app import MEDIA_TYPES, make_app
-from swivel.explorer.models import VectorSet, open_set
-from swivel.explorer.security import allows_host
-from swivel.explorer.spelling import Speller
+from swivel.explorer.models import Speller, VectorSet, open_set
+from swivel.explorer.server import allows_host, is_loopback
 from swivel.vectors import Vectors, VectorTable
 
 

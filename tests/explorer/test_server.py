@@ -23,20 +23,20 @@ import uvicorn
 from click.testing import CliRunner
 
 from explorer_data import build_matrix, make_sets, make_vectors
-from swivel import explorer
 from swivel.cli import cli
 from swivel.counts import open_matrix
 from swivel.errors import ConfigError, MissingExtra, StorageError
 from swivel.explorer import server
 from swivel.explorer.models import open_set
+from swivel.explorer.server import check_extra, listen, name_url
 
 
 def test_the_error_for_a_used_port_suggests_another() -> None:
-    with explorer.listen("127.0.0.1", 0) as taken:
+    with listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
         message = rf"port {port} is in use: pass port={(port + 1) % 65_536}, or port=0 for any free port"
         with pytest.raises(ConfigError, match=message):
-            explorer.listen("127.0.0.1", port)
+            listen("127.0.0.1", port)
 
 
 @pytest.mark.parametrize(
@@ -49,18 +49,18 @@ def test_the_error_for_a_used_port_suggests_another() -> None:
 )
 def test_an_invalid_address_is_an_error(host: str, port: int, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        explorer.listen(host, port)
+        listen(host, port)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::1"])
 def test_the_printed_address_can_be_opened(host: str) -> None:
     try:
-        listener = explorer.listen(host, 0)
+        listener = listen(host, 0)
     except ConfigError:
         pytest.skip("no IPv6 on this machine")
     with listener:
         shown = "[::1]" if host == "::1" else "127.0.0.1"
-        assert explorer.name_url(listener) == f"http://{shown}:{listener.getsockname()[1]}/"
+        assert name_url(listener) == f"http://{shown}:{listener.getsockname()[1]}/"
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +74,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builtins, "__import__", refuse)
     message = r"pages need fastapi and uvicorn: pip install 'swivel-embeddings\[explore\]'"
     with pytest.raises(MissingExtra, match=message):
-        explorer.check_extra()
+        check_extra()
 
 
 def test_the_matrix_of_the_same_run_is_found(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_warm_makes_all_views() -> None:
 def test_errors_are_raised_before_the_server_starts(
     tmp_path: Path, arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(explorer, "serve", lambda *_: pytest.fail("it served"))
+    monkeypatch.setattr(server, "serve", lambda *_: pytest.fail("it served"))
     make_vectors(columns=False).save(tmp_path / "vectors")
     given = [argument.replace("{vectors}", str(tmp_path)) for argument in arguments]
     ended = CliRunner().invoke(cli, ["explore", "--no-browser", "--port", "0", *given])
@@ -133,7 +133,7 @@ def test_errors_are_raised_before_the_server_starts(
 def test_a_public_address_gives_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_vectors(columns=False).save(tmp_path / "vectors")
     opened: list[str] = []
-    monkeypatch.setattr(explorer, "serve", lambda *_: None)
+    monkeypatch.setattr(server, "serve", lambda *_: None)
 
     def note(url: str) -> bool:
         opened.append(url)
@@ -150,7 +150,7 @@ def test_a_public_address_gives_a_warning(tmp_path: Path, monkeypatch: pytest.Mo
 @contextlib.contextmanager
 def start_server() -> Iterator[tuple[uvicorn.Server, tuple[str, int]]]:
     """Yield a server that runs in a thread, and its address."""
-    with explorer.listen("127.0.0.1", 0) as listener:
+    with listen("127.0.0.1", 0) as listener:
         running = server.make_server(make_sets(), "127.0.0.1")
         thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
         thread.start()

@@ -17,19 +17,21 @@ from matplotlib.colors import same_color
 from matplotlib.figure import Figure
 
 from swivel.cli import cli
-from swivel.cli.plot import split_name
+from swivel.cli.evaluate import split_name
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, MissingExtra, StorageError
 from swivel.evaluation import AnalogySet, SetResult, summarize_answers
 from swivel.reports.plots import (
+    COLORS,
+    INK,
     Point,
     draw_figure,
     make_curves,
     plot_differences,
     plot_frequency,
     save_figure,
+    spread_labels,
 )
-from swivel.reports.plots.style import COLORS, INK, spread_labels
 from swivel.vectors import Vectors, VectorTable
 
 

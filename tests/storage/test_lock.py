@@ -19,12 +19,11 @@ import pytest
 from swivel.errors import FolderExists, FolderLocked, StorageError
 from swivel.runtime.options import RunOptions
 from swivel.storage import lock as lock_module
-from swivel.storage import temporary
+from swivel.storage import lock as storage_lock
 from swivel.storage.files import create_folder
-from swivel.storage.lock import LOCK, FolderLock, hold_folder, lock_file, refuse_locked, sweep_folder
+from swivel.storage.lock import LOCK, FolderLock, hold_folder, lock_file, refuse_locked, scratch_folder, sweep_folder
 from swivel.storage.manifest import open_folder
 from swivel.storage.output_folder import output_folder
-from swivel.storage.temporary import scratch_folder
 
 HOLDER = """
 import sys
@@ -191,7 +190,7 @@ def test_lock_is_held_until_its_file_is_removed(tmp_path: Path, monkeypatch: pyt
         with pytest.raises(FolderLocked):
             FolderLock(tmp_path).acquire()
         removed.append(path)
-        temporary.remove_file(path)
+        storage_lock.remove_file(path)
 
     monkeypatch.setattr(lock_module, "remove_file", remove_while_another_tries)
     lock = FolderLock(tmp_path)
@@ -284,7 +283,7 @@ def test_new_folder_is_removed_if_it_is_empty_after_it_was_held(tmp_path: Path) 
     assert not (tmp_path / "new").exists()
 
 
-SCRATCHES = [f"scratch-{temporary._name_machine()}-{os.getpid()}-abcdefgh", "scratch-00000000-1-ijklmnop"]
+SCRATCHES = [f"scratch-{storage_lock._name_machine()}-{os.getpid()}-abcdefgh", "scratch-00000000-1-ijklmnop"]
 
 
 def leave_scratch(folder: Path) -> None:

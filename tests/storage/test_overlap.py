@@ -17,9 +17,9 @@ import swivel
 from swivel.cli import cli
 from swivel.errors import ConfigError, FolderExists, StorageError
 from swivel.storage.files import create_folder, write_file
+from swivel.storage.lock import scratch_folder
 from swivel.storage.manifest import read_manifest
-from swivel.storage.overlap import is_own_file, is_own_folder, refuse_overlap
-from swivel.storage.temporary import scratch_folder
+from swivel.storage.output_folder import is_own_file, is_own_folder, refuse_overlap
 from swivel.training.checkpoint import CheckpointStore, TrainingState
 
 QUICK = ["--dim", "4", "--epochs", "1", "--backend", "cpu", "--dtype", "float32", "--quiet"]

@@ -22,8 +22,7 @@ from swivel.storage.files import (
     write_arrays,
     write_file,
 )
-from swivel.storage.lock import hold_folder, sweep_folder
-from swivel.storage.temporary import find_leftovers, is_temporary, scratch_folder, temporary_path
+from swivel.storage.lock import find_leftovers, hold_folder, is_temporary, scratch_folder, sweep_folder, temporary_path
 
 
 def names(folder: Path) -> list[str]:

@@ -196,7 +196,7 @@ def test_a_checkpoint_that_could_not_be_removed_is_swept_by_the_next_call(
 ) -> None:
     save(tmp_path, RUN, TrainingState(), {"rows": np.ones((2, 2), np.float32)})
     with monkeypatch.context() as failing:
-        failing.setattr("swivel.storage.temporary.shutil.rmtree", lambda *_, **__: None)
+        failing.setattr("swivel.storage.lock.shutil.rmtree", lambda *_, **__: None)
         remove_checkpoints(tmp_path)
     assert (tmp_path / SLOTS[0]).exists()
     if not has_manifest:

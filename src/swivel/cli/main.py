@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from swivel._version import __version__
-from swivel.cli.exit import say_goodbye
 from swivel.cli.flags import (
     Command,
     Decorator,
@@ -25,8 +24,17 @@ from swivel.cli.flags import (
     translate,
     watching_options,
 )
-from swivel.cli.render import draw_demo, draw_facts, draw_neighbors, name_program, next_command, show
-from swivel.cli.terminal import print_message, print_result
+from swivel.cli.terminal import (
+    draw_demo,
+    draw_facts,
+    draw_neighbors,
+    name_program,
+    next_command,
+    print_message,
+    print_result,
+    say_goodbye,
+    show,
+)
 from swivel.config import RECIPES, CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
 from swivel.errors import IS_TEXT_HINT, SwivelError, first_line
 from swivel.runtime.control_characters import escape_controls
@@ -45,7 +53,7 @@ SECTIONS = {
     "Make vectors": {
         "demo": ("main", "Try this first: train the bundled English words."),
         "run": ("main", "Text to vectors: count and train."),
-        "phrases": ("texts", "Phrases of a text, such as new_york."),
+        "phrases": ("tables", "Phrases of a text, such as new_york."),
         "count": ("main", "Text to a matrix of counts."),
         "import": ("tables", "Counts of other tools to a matrix."),
         "add": ("tables", "Add matrices."),
@@ -56,14 +64,14 @@ SECTIONS = {
         "nearest": ("main", "The nearest neighbors of words."),
         "analogy": ("main", "A is to B as C is to what?"),
         "recommend": ("tables", "The best columns for rows of a table."),
-        "encode": ("texts", "Vectors of texts, one per line."),
+        "encode": ("vector_tools", "Vectors of texts, one per line."),
         "explore": ("vector_tools", "Vectors in the browser: neighbors, map."),
         "export": ("vector_tools", "Vectors as any tool's file."),
     },
     "Check them": {
         "evaluate": ("evaluate", "Word similarity and analogies; held-out cells."),
         "compare": ("vector_tools", "Which words differ most between two models."),
-        "plot": ("plot", "A map of words, and figures of a run."),
+        "plot": ("evaluate", "A map of words, and figures of a run."),
     },
     "Files and shell": {
         "info": ("main", "What a folder holds, or what this machine offers."),

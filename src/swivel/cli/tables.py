@@ -1,25 +1,69 @@
-"""`swivel import`, `swivel add` and `swivel recommend`: counts of any things, their sums, the best columns."""
+"""What is counted: `swivel phrases` of texts; `swivel import`, `swivel add` and `swivel recommend` for tables."""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import click
 
 from swivel.cli.flags import Command, Decimal, config_options, count_option, refuse_idle_options, resource_options
-from swivel.cli.main import cli, open_vectors, output_option, report_matrix
-from swivel.cli.render import draw_table, next_command, show
-from swivel.cli.terminal import print_result
+from swivel.cli.main import cli, open_vectors, output_option, report_matrix, text_arguments, texts_argument
+from swivel.cli.terminal import draw_table, next_command, print_result, show
+from swivel.config import CorpusConfig
 from swivel.counts.importers.import_config import ImportConfig
 from swivel.errors import ConfigError
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
+from swivel.storage.files import write_file
+from swivel.storage.output_folder import check_output_file
 
 matrix_option = click.option(
     "--matrix", metavar="DIR", help="the matrix that the vectors were trained on  [default: that of the same run]"
 )
 table_options = config_options(ImportConfig, only=("fields", "header"))
+TEXT_FIELDS = tuple(field.name for field in dataclasses.fields(CorpusConfig) if field.name != "phrases")
+
+
+@cli.command(cls=Command)
+@texts_argument
+@click.option("-o", "--output", metavar="FILE", help="write the phrases, one per line, for --phrases FILE")
+@count_option("how many to show", default=20)
+@click.option(
+    "--score",
+    type=click.Choice(["word2vec", "npmi"]),
+    default="word2vec",
+    show_default=True,
+    help="gensim's default score, or normalized PMI",
+)
+@config_options(CorpusConfig, only=TEXT_FIELDS)
+@resource_options
+def phrases(
+    texts: tuple[str, ...], output: str | None, count: int, score: str, options: RunOptions, **settings: Any
+) -> None:
+    """Words that occur together more often than by chance, such as new_york.
+
+    `swivel run TEXT --phrases word2vec` joins them to one token.
+    """
+    check_libraries("finding phrases")
+    from swivel.corpus import find_texts, local_files
+    from swivel.pipeline.count import find_phrases
+    from swivel.vectors.search import check_count
+
+    # Mistakes are reported before the text is read.
+    check_count(count)
+    files = find_texts(text_arguments(texts, output))
+    if output:
+        check_output_file(Path(output), local_files(files), overwrite=options.overwrite)
+
+    phrase_list = find_phrases(files, options=options, phrases=score, **settings)
+    if output:
+        write_file(Path(output), "".join(f"{phrase.token}\n" for phrase in phrase_list).encode())
+
+    rows = [(phrase.token, f"{phrase.occurrences:,}", f"{phrase.score:.4g}") for phrase in phrase_list[:count]]
+    data = [phrase._asdict() for phrase in phrase_list]
+    show(data, lambda: draw_table((f"phrase (of {len(phrase_list):,})", "count", "score"), rows))
 
 
 @cli.command("import", cls=Command)

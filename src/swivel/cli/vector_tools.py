@@ -1,7 +1,8 @@
-"""`swivel export`, `swivel explore` and `swivel compare`: other formats, the browser, and what two models differ in."""
+"""What trained vectors are used for: `swivel export`, `swivel encode`, `swivel explore` and `swivel compare`."""
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import webbrowser
 from pathlib import Path
@@ -9,18 +10,22 @@ from typing import Any
 
 import click
 
-from swivel import explorer
-from swivel.cli.flags import Command, Integer, config_options, count_option, overwrite_option
-from swivel.cli.main import cli, open_vectors
-from swivel.cli.render import align_table, show
-from swivel.cli.terminal import print_result, shown
+from swivel.cli.flags import Command, Decimal, Integer, config_options, count_option, overwrite_option, threads_option
+from swivel.cli.main import cli, open_vectors, output_option
+from swivel.cli.terminal import align_table, print_result, show, shown
 from swivel.errors import ConfigError
+from swivel.explorer import server
+from swivel.pipeline.settings import given
+from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
-from swivel.storage.overlap import refuse_overlap
+from swivel.storage.files import create_file
+from swivel.storage.npy import write_array
+from swivel.storage.output_folder import check_output_file, refuse_overlap
 from swivel.vectors import comparison, formats
 from swivel.vectors.formats import find_vectors
 from swivel.vectors.formats.registry import FORMATS
 from swivel.vectors.search import check_count
+from swivel.vectors.text_encoder import SMOOTHING, find_tokenizer
 
 _SIDE_HELP = "the vectors, or the trained columns by their own labels, as the tags of a table of packages and tags"
 MIN_WIDTH = 40
@@ -58,9 +63,81 @@ def export(vectors: str, file: str, format: str | None, side: str, with_zeros: b
 
 @cli.command(cls=Command)
 @click.argument("vectors")
+@click.argument("file")
+@output_option("file for the array, one row per line of the text", metavar="OUT.npy")
+@click.option(
+    "--smoothing",
+    type=Decimal(),
+    default=SMOOTHING,
+    show_default=True,
+    help="a in a / (a + p), the weight of a word with the share p of all tokens; inf: equal weights",
+)
+@click.option(
+    "--components", type=Integer(), default=1, show_default=True, help="common components of all texts to remove"
+)
+@click.option("--no-guess", is_flag=True, help="leave unknown words out instead of guessing them from their spelling")
+@click.option("--normalize", is_flag=True, help="scale every vector to length 1")
+@click.option("--encoding", help="encoding of the text  [default: as in the training]")
+@click.option(
+    "--errors",
+    type=click.Choice(["strict", "replace"]),
+    help="what to do with bytes that are invalid in the encoding  [default: as in the training]",
+)
+@threads_option
+@overwrite_option
+def encode(
+    vectors: str,
+    file: str,
+    output: str,
+    smoothing: float,
+    components: int,
+    no_guess: bool,
+    normalize: bool,
+    encoding: str | None,
+    errors: str | None,
+    options: RunOptions,
+) -> None:
+    """Write one vector per line of FILE: a weighted mean of its words' vectors.
+
+    FILE: a text (also .gz .bz2 .xz .zst), or - for standard input; a line is a text.
+
+    \b
+    swivel encode work/vectors reviews.txt -o reviews.npy
+    """
+    check_libraries("encoding")
+    from swivel.corpus.text_lines import read_lines
+
+    path = Path(output)
+    # Before the text is read, which may take long.
+    check_output_file(path, [Path(vectors), Path(file)], overwrite=options.overwrite)
+    if path.suffix != ".npy":
+        raise ConfigError(f"{path}: the array is written as .npy; use this suffix")
+
+    model = open_vectors(vectors)
+    config = dataclasses.replace(find_tokenizer(model), **given(encoding=encoding, errors=errors))
+    encoded = model.encode(
+        read_lines(file, config),
+        smoothing=smoothing,
+        components=components,
+        guess=not no_guess,
+        normalize=normalize,
+        threads=options.thread_count,
+    )
+    # Usually the vectors are of another language, or lower-cased and the text is not.
+    if len(encoded) and not encoded.any():
+        options.progress.message(f"warning: no word of {file} is in the vocabulary, so all vectors are zero")
+    with create_file(path) as stream:
+        write_array(stream, encoded)
+
+    texts, dim = encoded.shape
+    show({"file": output, "texts": texts, "dim": dim}, lambda: print_result(f"{output}: {texts:,} x {dim}"))
+
+
+@cli.command(cls=Command)
+@click.argument("vectors")
 @click.argument("other", required=False)
 @click.option(
-    "--port", type=Integer(), default=explorer.PORT, show_default=True, help="port to listen on; 0: any free one"
+    "--port", type=Integer(), default=server.PORT, show_default=True, help="port to listen on; 0: any free one"
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="address to listen on")
 @click.option("--no-browser", is_flag=True, help="only print the address, open nothing")
@@ -75,21 +152,25 @@ def explore(
     swivel explore glove.6B.300d.txt          or any file of another tool's
     swivel explore work glove.6B.300d.txt     side by side
     """
-    explorer.check_extra()
+    server.check_extra()
+    from swivel.explorer.models import open_set
+
     message = options.progress.message
     # The port is taken before vectors are opened: that it is in use is said at once.
-    with explorer.listen(host, port) as listener:
-        sets = explorer.open_sets([vectors, other] if other else [vectors], matrix)
-        url = explorer.name_url(listener)
+    with server.listen(host, port) as listener:
+        sets = [open_set(vectors, matrix)]
+        if other:
+            sets.append(open_set(other))
+        url = server.name_url(listener)
         names = " and ".join(each.name for each in sets)
         show({"url": url}, lambda: print_result(f"{names}: {url}"))
 
-        if not explorer.is_loopback(host):
+        if not server.is_loopback(host):
             message(f"warning: everyone who can reach {host} can read these vectors; there is no password")
         if no_browser or not webbrowser.open(url):
             message("open the address in a browser")
         message("Ctrl-C ends it")
-        explorer.serve(sets, listener, host)
+        server.serve(sets, listener, host)
     message("stopped")
 
 

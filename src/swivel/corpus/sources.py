@@ -24,7 +24,7 @@ from swivel.errors import IS_TEXT_HINT, CorpusError, clear_errors
 from swivel.runtime.progress import SILENT, Progress
 from swivel.runtime.resources import count_cores
 from swivel.storage.manifest import fingerprint
-from swivel.storage.overlap import identify, is_own_file, is_own_folder
+from swivel.storage.output_folder import identify, is_own_file, is_own_folder
 
 STDIN = Path("-")
 # In place of the fingerprint of a source that can be read only once.

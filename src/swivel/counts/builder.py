@@ -25,8 +25,8 @@ from swivel.counts.shards import CellArrays, RunFiles, make_piece, merge_runs, s
 from swivel.errors import CountsError, MemoryBudgetError
 from swivel.runtime.parallel import map_in_order
 from swivel.storage.files import FolderWriter, create_folder
+from swivel.storage.lock import scratch_folder
 from swivel.storage.manifest import to_json
-from swivel.storage.temporary import scratch_folder
 
 STORED_BYTES = 8  # per cell, on disk
 # Memory per cell while a buffer is sorted: up to two copies of keys and units, and the order of the keys.

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from swivel.errors import EvaluationError, StorageError, missing_extra
 from swivel.runtime.progress import SILENT, Progress
 from swivel.storage.files import write_file
-from swivel.storage.temporary import scratch_folder
+from swivel.storage.lock import scratch_folder
 
 HOST = "https://raw.githubusercontent.com"
 FOLDER_VARIABLE = "SWIVEL_DATA"

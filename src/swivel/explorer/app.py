@@ -21,10 +21,10 @@ from pydantic import BeforeValidator
 
 from swivel.errors import ConfigError, SwivelError
 from swivel.explorer import queries
-from swivel.explorer.maps import Map
+from swivel.explorer.maps import MAX_TEXT_LENGTH, Map
 from swivel.explorer.models import VectorSet, View
-from swivel.explorer.queries import MAX_TERMS, MAX_TEXT_LENGTH
-from swivel.explorer.security import HEADERS, find_fault
+from swivel.explorer.queries import MAX_TERMS
+from swivel.explorer.server import HEADERS, find_fault
 from swivel.runtime.numbers import is_plain
 from swivel.vectors import Expression
 

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.errors import ConfigError, UnknownToken
+from swivel.explorer.maps import MAX_TEXT_LENGTH
 from swivel.explorer.models import VectorSet, View
 from swivel.vectors import Expression, parse_expression
 from swivel.vectors.search import best_ids, check_scores, scale_to_unit, score_3cosmul
 
-MAX_TEXT_LENGTH = 1_000  # characters of a word or an expression
 MAX_TERMS = 10  # of an expression
 SHARED_REACH = 100  # nearest neighbors of each of two words that are searched for shared ones
 _CLOSE_SHOWN = 5

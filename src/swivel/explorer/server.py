@@ -1,19 +1,25 @@
-"""Open vectors, listen on a socket, and run the server until Ctrl-C."""
+"""Listen on a socket, check requests, and run the server until Ctrl-C.
+
+Requests with a foreign Host header are rejected (DNS rebinding: an attacker's name that points to this machine), and
+so are API requests from pages of other sites.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import ipaddress
+import re
 import socket
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swivel.errors import ConfigError, missing_extra
 
 if TYPE_CHECKING:
     import uvicorn
+    from fastapi import Request
 
     from swivel.explorer.models import VectorSet
 
@@ -21,6 +27,22 @@ PORT = 8707
 _BACKLOG = 64  # connections that are accepted at once
 _GRACE_SECONDS = 2
 _MAX_CONNECTIONS = 200  # further ones get status 503; a process may often have 1,024 open files only
+# Security headers of every answer.
+POLICY = (
+    "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
+# An IPv6 address in brackets, or a name; and a port. User names and paths do not match.
+_HOST = re.compile(r"(\[(?P<address>[0-9a-f.]*:[0-9a-f.:]*)\]|(?P<name>[a-z0-9._-]+))(:[0-9]{1,5})?")
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+}
 
 
 def check_extra() -> None:
@@ -60,13 +82,6 @@ def name_url(listener: socket.socket) -> str:
     if ":" in host:  # IPv6
         host = f"[{host}]"
     return f"http://{host}:{port}/"
-
-
-def open_sets(paths: Sequence[str | Path], matrix: str | Path | None = None) -> list[VectorSet]:
-    """Open one or two sets of vectors; `matrix` is what the first was trained on, by default the one beside it."""
-    from swivel.explorer.models import open_set
-
-    return [open_set(path, matrix if number == 0 else None) for number, path in enumerate(paths)]
 
 
 def make_server(sets: Sequence[VectorSet], host: str) -> uvicorn.Server:
@@ -110,3 +125,45 @@ def warm(sets: Sequence[VectorSet]) -> None:
                 _ = view.vectors
             if each.vectors.columns is not None:
                 _ = each.vectors.zero_columns
+
+
+def allows_host(bound: str, header: str) -> bool:
+    """Return whether a Host header names the server that listens on the address `bound`.
+
+    >>> allows_host("127.0.0.1", "localhost:8707"), allows_host("127.0.0.1", "evil.example")
+    (True, False)
+    """
+    # A server on a loopback address allows loopback addresses and `localhost`. A server on another address also allows
+    # any numeric address (DNS rebinding needs a name) and the name of this machine. Ports are ignored, because a tunnel
+    # may use another one. Starlette's TrustedHostMiddleware allows only names of a fixed list.
+    match = _HOST.fullmatch(header.lower())
+    if match is None:
+        return False
+    name = match["address"] or match["name"].removesuffix(".")
+    if is_loopback(name):
+        return True
+    if is_loopback(bound):
+        return False
+    return name in {bound.lower(), socket.gethostname().lower()} or _to_address(name) is not None
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only clients on this machine can connect to an address."""
+    address = _to_address(host)
+    return host == "localhost" or (address is not None and address.is_loopback)
+
+
+def _to_address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(name)
+    except ValueError:
+        return None
+
+
+def find_fault(request: Request, bound: str) -> tuple[int, str] | None:
+    """Return the status and the reason if a server on the address `bound` must reject a request, else None."""
+    if not allows_host(bound, request.headers.get("host", "")):
+        return 421, "the Host header does not name this server; open the link that it printed"
+    if request.url.path.startswith("/api/") and request.headers.get("sec-fetch-site") == "cross-site":
+        return 403, "pages of other sites must not use this API"
+    return None

@@ -16,9 +16,9 @@ from swivel.runtime.numbers import plural
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Progress
 from swivel.runtime.resources import find_rank, format_bytes, may_use_cuda, parse_bytes
+from swivel.storage.lock import scratch_folder
 from swivel.storage.manifest import fingerprint, open_array
 from swivel.storage.output_folder import output_folder
-from swivel.storage.temporary import scratch_folder
 
 if TYPE_CHECKING:
     from swivel.corpus import Texts

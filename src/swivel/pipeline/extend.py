@@ -32,9 +32,9 @@ from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Progress, track
 from swivel.storage.files import create_folder
+from swivel.storage.lock import scratch_folder
 from swivel.storage.manifest import fingerprint, open_array
 from swivel.storage.output_folder import output_folder
-from swivel.storage.temporary import scratch_folder
 from swivel.vectors import Vectors, VectorTable, combine_vectors, load, recover_axes
 from swivel.vectors.folder import write_vectors
 from swivel.vectors.formats import as_vectors

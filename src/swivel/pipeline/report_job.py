@@ -16,7 +16,7 @@ from swivel.runtime.progress import SILENT, Stopwatch
 from swivel.runtime.resources import is_leading
 from swivel.storage.files import write_file
 from swivel.storage.manifest import MANIFEST
-from swivel.storage.overlap import refuse_foreign
+from swivel.storage.output_folder import refuse_foreign
 
 if TYPE_CHECKING:
     from swivel.counts import Matrix
@@ -130,6 +130,6 @@ def import_report() -> None:
     """Import the modules that draw figures, so that they need not be waited for later."""
     with contextlib.suppress(Exception):  # Drawing says what is wrong.
         from swivel.reports import run_report  # noqa: F401
-        from swivel.reports.plots.style import need_matplotlib
+        from swivel.reports.plots import need_matplotlib
 
         need_matplotlib()

@@ -21,7 +21,7 @@ from swivel.pipeline.train import train_vectors
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.storage.lock import hold_folder
-from swivel.storage.overlap import refuse_links, refuse_overlap
+from swivel.storage.output_folder import refuse_links, refuse_overlap
 
 if TYPE_CHECKING:
     from swivel.corpus import Texts

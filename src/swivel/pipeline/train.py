@@ -22,11 +22,9 @@ from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Progress
 from swivel.runtime.resources import find_rank, is_leading
 from swivel.runtime.signals import defer_signals
-from swivel.storage.lock import hold_folder
+from swivel.storage.lock import hold_folder, remove_file
 from swivel.storage.manifest import MANIFEST
-from swivel.storage.output_folder import output_folder
-from swivel.storage.overlap import refuse_foreign, refuse_overlap
-from swivel.storage.temporary import remove_file
+from swivel.storage.output_folder import output_folder, refuse_foreign, refuse_overlap
 
 if TYPE_CHECKING:
     from swivel.counts import Matrix

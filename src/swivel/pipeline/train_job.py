@@ -22,7 +22,7 @@ from swivel.runtime.progress import SILENT
 from swivel.runtime.resources import may_use_cuda
 from swivel.runtime.signals import stop_on_signals
 from swivel.storage.files import FolderWriter, create_folder
-from swivel.storage.temporary import scratch_folder
+from swivel.storage.lock import scratch_folder
 from swivel.training.checkpoint import remove_checkpoints
 from swivel.training.distributed import open_executor
 from swivel.training.executor import Executor

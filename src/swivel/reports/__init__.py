@@ -1,1 +1,1 @@
-"""Plots, documents, and the report of a run."""
+"""Plots, HTML pages, and the report of a run."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
-from swivel.reports.plots.style import FAINT, INK, PAPER
+from swivel.reports.plots import FAINT, INK, PAPER
 from swivel.runtime.control_characters import escape_controls
 
 Cell = str | tuple[str, str]  # text, or text and a small note below it

@@ -29,8 +29,7 @@ from swivel.reports.html import (
     write_picture,
     write_table,
 )
-from swivel.reports.plots import draw_figure, plot_epochs, plot_map
-from swivel.reports.plots.style import short_number
+from swivel.reports.plots import draw_figure, plot_epochs, plot_map, short_number
 from swivel.runtime.resources import count_cores
 from swivel.storage.files import write_file
 from swivel.vectors import Neighbor, Vectors, VectorTable, load

@@ -17,12 +17,19 @@ from numpy.typing import NDArray
 
 from swivel.errors import FolderExists, StorageError, clear_errors
 from swivel.storage.checksums import digest_file
-from swivel.storage.lock import lock_folder, wait_for_folder
+from swivel.storage.lock import (
+    lock_folder,
+    remove_file,
+    remove_leftovers,
+    remove_tree,
+    temporary_path,
+    wait_for_folder,
+    writing,
+)
 from swivel.storage.manifest import MANIFEST, Manifest, Part, read_manifest, seal, to_json
 from swivel.storage.npy import write_array
-from swivel.storage.overlap import refuse_foreign
+from swivel.storage.output_folder import refuse_foreign
 from swivel.storage.safetensors import write_tensors
-from swivel.storage.temporary import remove_file, remove_leftovers, remove_tree, temporary_path, writing
 
 _LINES_PER_WRITE = 1 << 16
 

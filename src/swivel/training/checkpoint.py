@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from swivel.errors import DamagedFolder, FolderExists, StorageError, clear_errors
 from swivel.runtime.progress import SILENT, Progress
 from swivel.storage.files import create_folder
-from swivel.storage.lock import LOCK, sweep_folder
+from swivel.storage.lock import LOCK, is_temporary, remove_tree, sweep_folder
 from swivel.storage.manifest import MANIFEST, Folder, fingerprint, open_folder
-from swivel.storage.temporary import is_temporary, remove_tree
 from swivel.training.objective import Loss
 
 STAGE = "checkpoint"

@@ -23,7 +23,7 @@ from swivel.errors import Diverged, TrainingError
 from swivel.runtime.numbers import plural
 from swivel.runtime.progress import SILENT, Progress, Task, track
 from swivel.runtime.signals import StopRequest, stop_on_signals
-from swivel.storage.temporary import scratch_folder
+from swivel.storage.lock import scratch_folder
 from swivel.training.backends import ParameterBlock, Step
 from swivel.training.checkpoint import Checkpoint, CheckpointStore, TrainingState
 from swivel.training.executor import CompletedSteps, Executor, LocalExecutor, Sides, TrainingJob

@@ -17,7 +17,7 @@ from swivel.errors import ConfigError, FolderExists, UnknownToken
 from swivel.runtime.notebook import draw_html
 from swivel.runtime.options import RunOptions
 from swivel.storage.files import create_folder
-from swivel.storage.overlap import is_own_folder
+from swivel.storage.output_folder import is_own_folder
 from swivel.vectors.align import fit_rotation
 from swivel.vectors.expressions import Query, as_tokens, explain_zero, resolve_query
 from swivel.vectors.folder import STAGE, read_vectors, write_vectors

@@ -38,7 +38,7 @@ from swivel.runtime.progress import track
 from swivel.runtime.ray import IDLE_SECONDS, Node, await_nodes, connect, fetch, load_ray, take_results
 from swivel.runtime.resources import format_bytes
 from swivel.storage.files import place_folder
-from swivel.storage.temporary import remove_tree, scratch_folder
+from swivel.storage.lock import remove_tree, scratch_folder
 
 # Bytes of text per task.
 MIN_PIECE_BYTES = 8 << 20

@@ -30,9 +30,9 @@ from swivel.errors import ConfigError, CountsError, StorageError, clear_errors
 from swivel.runtime.estimates import ResourceEstimate, check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import track
+from swivel.storage.lock import scratch_folder
 from swivel.storage.manifest import fingerprint
 from swivel.storage.output_folder import output_folder
-from swivel.storage.temporary import scratch_folder
 
 # A line of triples has at least 12 bytes; its cell takes 16 bytes in the scratch folder and 8 in the matrix. Compressed
 # files take more, which is known only after reading.

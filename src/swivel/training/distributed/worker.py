@@ -26,7 +26,7 @@ from swivel.errors import ClusterError, TrainingError, first_line
 from swivel.runtime.options import ClusterConfig
 from swivel.runtime.ray import fetch, kill_actor
 from swivel.runtime.resources import keep_freed_memory
-from swivel.storage.temporary import scratch_folder
+from swivel.storage.lock import scratch_folder
 from swivel.training.backends import ParameterBlock, Step
 from swivel.training.backends.base import Gradients
 from swivel.training.distributed.leases import find_parts

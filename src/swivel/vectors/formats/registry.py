@@ -18,7 +18,7 @@ from swivel.errors import ConfigError, FolderExists, StorageError, SwivelWarning
 from swivel.runtime.estimates import check_memory
 from swivel.storage.lock import sweep_folder
 from swivel.storage.manifest import MANIFEST
-from swivel.storage.overlap import refuse_overlap
+from swivel.storage.output_folder import refuse_overlap
 from swivel.vectors import Vectors, VectorTable
 from swivel.vectors.formats import (
     array_files,

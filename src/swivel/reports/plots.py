@@ -1,0 +1,384 @@
+"""Figures: the losses of a training run, maps of words, and the accuracy of analogies by frequency.
+
+The `plot_...` functions return matplotlib Figures, which `save_figure` writes as PNG, SVG or PDF; the same figure gives
+the same bytes. matplotlib (the extra `plot`) is imported when a figure is drawn, and pyplot and its global
+state are not used. `evaluation.results` defines the buckets by frequency, which are the points of the curves.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec
+
+import numpy as np
+from numpy.typing import NDArray
+
+from swivel.errors import ConfigError, missing_extra
+from swivel.evaluation import SetResult
+from swivel.evaluation.results import Counts, Point, bucket_by_frequency, compare_buckets
+from swivel.runtime.control_characters import escape_controls
+from swivel.runtime.estimates import check_libraries
+from swivel.storage.files import write_file
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Arguments = ParamSpec("Arguments")
+
+# The palette of Okabe and Ito for color-blind readers, without its yellow, which is too light for lines on white.
+BLUE, ORANGE, GREEN, PURPLE, SKY, AMBER = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"
+COLORS = (BLUE, ORANGE, GREEN, PURPLE, AMBER, SKY)
+INK, FAINT, PAPER = "#1b1b1d", "#8a8a90", "#ffffff"
+FORMATS = ("png", "svg", "pdf")
+DOTS_PER_INCH = 200
+_STYLE: Mapping[str, Any] = {
+    "font.family": "DejaVu Sans",  # included in matplotlib, so figures are the same on every machine
+    "font.size": 9.0,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": FAINT,
+    "axes.linewidth": 0.6,
+    "axes.titlesize": 9.0,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.unicode_minus": True,
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "lines.linewidth": 1.4,
+    "lines.solid_capstyle": "round",
+    "svg.fonttype": "path",
+}
+# The colors of clusters, also those of the explorer.
+PALETTE = (
+    *("#4c78c9", "#e8833a", "#4fa35b", "#d9534f", "#9a6fc4", "#3fa7a3"),
+    *("#d4a72c", "#e377a8", "#96684a", "#6b8e23", "#5b6abf", "#8a8f98"),
+)
+MAX_LABEL = 28  # letters on a map
+_EDGE = 1.15  # of the visible part of a map
+_LABEL_POINTS = 6.5  # size of these letters
+_RASTER = 5_000  # with more points, SVG and PDF contain them as an image
+X_LABEL = "mean frequency of a question's four words (log scale)"
+_LABEL_SPACING = 12.0  # points between the names of two curves
+_PANELS_PER_ROW = 4
+Curves = Mapping[str, Sequence[Point]]  # the points of each method, in order of increasing frequency
+
+
+def need_matplotlib() -> Any:
+    """Return the matplotlib module, or raise MissingExtra if it is not installed."""
+    check_libraries("plotting")
+    try:
+        import matplotlib
+        import matplotlib.figure
+    except ImportError as error:
+        raise missing_extra("plots", "matplotlib", "plot") from error
+    return matplotlib
+
+
+def in_style(draw: Callable[Arguments, Figure]) -> Callable[Arguments, Figure]:
+    """Decorate a function to draw with Swivel's style, regardless of the caller's matplotlib settings."""
+
+    @functools.wraps(draw)
+    def draw_in_style(*arguments: Arguments.args, **keywords: Arguments.kwargs) -> Figure:
+        with need_matplotlib().rc_context(dict(_STYLE)):
+            return draw(*arguments, **keywords)
+
+    return draw_in_style
+
+
+def new_figure(width: float, height: float, **grid: Any) -> tuple[Figure, Any]:
+    """Return a Figure of `width` x `height` inches and its axes, `Figure.subplots(**grid)`."""
+    figure = need_matplotlib().figure.Figure(figsize=(width, height), layout="constrained", facecolor=PAPER)
+    return figure, figure.subplots(**grid)
+
+
+def label_end(axes: Axes, x: float, y: float, text: str, color: str, *, shift: float = 0.0) -> None:
+    """Write a label after the end of a curve at (x, y), in the color of the curve, `shift` points above it."""
+    axes.annotate(text, (x, y), (5, shift), textcoords="offset points", color=color, va="center", annotation_clip=False)
+
+
+def spread_labels(heights: list[float], min_distance: float) -> list[float]:
+    """Return heights that are at least `min_distance` apart, in the same order and close to the given ones.
+
+    Labels that would overlap form a group, which is centered on the mean of its heights.
+
+    >>> spread_labels([0.0, 0.1, 5.0], 1.0)
+    [-0.45, 0.55, 5.0]
+    """
+    from scipy.optimize import isotonic_regression
+
+    # Minus the distances between them, the labels only have to ascend: this is isotonic regression.
+    order = np.argsort(heights, kind="stable")
+    distances = min_distance * np.arange(len(heights))
+    placed = np.empty(len(heights))
+    placed[order] = isotonic_regression(np.array(heights)[order] - distances).x + distances
+    return [round(height, 6) for height in placed.tolist()]
+
+
+def short_number(value: float) -> str:
+    """Return a number with a unit prefix: k, M or G.
+
+    >>> short_number(300), short_number(30_000), short_number(1e6), short_number(2e9)
+    ('300', '30 k', '1 M', '2 G')
+    """
+    for size, letter in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if value >= size:
+            return f"{value / size:g}{letter}"
+    return f"{value:g}"
+
+
+def draw_figure(figure: Figure, kind: str) -> bytes:
+    """Return the bytes of a figure as `png`, `svg` or `pdf`, the same bytes for the same figure."""
+    matplotlib = need_matplotlib()
+    file = io.BytesIO()
+    # Times and names of versions would make other bytes of the same figure.
+    no_date = {"Creator": None, "Producer": None, "CreationDate": None}
+    metadata = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}, "pdf": no_date}[kind]
+
+    # Names that users choose, such as those of methods, may have characters that XML forbids and matplotlib refuses.
+    for text in figure.findobj(matplotlib.text.Text):
+        text.set_text("\n".join(map(escape_controls, text.get_text().split("\n"))))
+
+    # matplotlib makes random ids for the elements of an SVG unless it is given a salt.
+    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": "swivel"}):
+        figure.savefig(file, format=kind, dpi=DOTS_PER_INCH, metadata=metadata, facecolor=PAPER)
+    return file.getvalue()
+
+
+def save_figure(figure: Figure, path: str | Path) -> None:
+    """Write a figure to a file as PNG, SVG or PDF, according to the file extension."""
+    path = Path(path)
+    write_file(path, draw_figure(figure, check_format(path)))
+
+
+def check_format(path: Path) -> str:
+    """Return the format of a figure file from its extension, or raise ConfigError if it is another one."""
+    kind = path.suffix.lower().removeprefix(".")
+    if kind not in FORMATS:
+        raise ConfigError(f"{path}: figures are written as .png, .svg or .pdf")
+    return kind
+
+
+@in_style
+def plot_epochs(epochs: Sequence[Mapping[str, float]]) -> Figure:
+    """Draw the mean loss of all cells, of the observed and of the unobserved ones, per epoch.
+
+    >>> len(plot_epochs([{"mean": 0.3, "observed": 2.0, "unobserved": 0.2}]).axes)
+    3
+    """
+    if not epochs:
+        raise ConfigError("the manifest of the vectors has no losses; open a folder written by training")
+
+    kinds = [("all cells", BLUE, "mean")]
+    if any(loss["unobserved"] for loss in epochs):
+        kinds += [("observed", GREEN, "observed"), ("unobserved", ORANGE, "unobserved")]
+
+    figure, axes = new_figure(1.2 + 2.5 * len(kinds), 2.6, ncols=len(kinds), squeeze=False)
+    marker_size = 3 if len(epochs) <= 30 else 0
+    for panel, (title, color, kind) in zip(axes[0], kinds, strict=True):
+        values = [loss[kind] for loss in epochs]
+        panel.plot(range(1, len(values) + 1), values, color=color, linewidth=1.8, marker="o", markersize=marker_size)
+        panel.set(title=title, xlabel="epoch", ylim=(0, 1.05 * max(values) or 1))
+        panel.xaxis.set_major_locator(need_matplotlib().ticker.MaxNLocator(integer=True, nbins=6))
+
+    axes[0][0].set_ylabel("mean loss of a cell")
+    return figure
+
+
+@in_style
+def plot_map(
+    labels: Sequence[str],
+    points: NDArray[np.float32],
+    *,
+    clusters: NDArray[Any] | None = None,
+    order: Sequence[int] | NDArray[Any] | None = None,
+    size: tuple[float, float] = (7.0, 6.0),
+) -> Figure:
+    """Return the figure of a map: points (n, 2), nearly all in -1 .. 1, and their labels, of which long ones are cut.
+
+    `clusters` are numbers that select colors, and `size` is in inches. Labels are placed in the `order` of these ids,
+    and one that would overlap another is left out.
+    """
+    figure, axes = new_figure(*size)
+    axes.set_axis_off()
+    lowest, highest = _find_frame(points)
+    axes.set(xlim=(lowest[0], highest[0]), ylim=(lowest[1], highest[1]))
+
+    colors = FAINT if clusters is None else [PALETTE[number % len(PALETTE)] for number in clusters.tolist()]
+    dots = float(np.clip(20_000 / max(len(points), 1), 2, 16))
+    axes.scatter(*points.T, s=dots, c=colors, alpha=0.75, linewidths=0, rasterized=len(points) > _RASTER)
+
+    # In printer's points, 72 per inch, in which letters are measured.
+    places = (points - lowest) / (highest - lowest) * np.array(size) * 72
+    for number, label in _choose_labels(labels, places, range(len(labels)) if order is None else order, size):
+        x, y = points[number].tolist()
+        # A $ in a label is not the start of a formula.
+        axes.annotate(
+            label, (x, y), (2.5, 0), textcoords="offset points", va="center", fontsize=_LABEL_POINTS, parse_math=False
+        )
+    return figure
+
+
+def _find_frame(points: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the lower left and upper right corner of the visible part; the right margin is wider, for labels."""
+    inside = points[(np.abs(points) <= _EDGE).all(axis=1)]
+    if not len(inside):
+        return np.full(2, -_EDGE), np.full(2, _EDGE)
+
+    # Points far outside would shrink the rest; they are cut off.
+    lowest, highest = inside.min(axis=0), inside.max(axis=0)
+    margin = np.maximum(highest - lowest, 1e-3) * 0.03
+    return lowest - margin, highest + margin * (4, 1)
+
+
+def _choose_labels(
+    labels: Sequence[str], places: NDArray[Any], order: Any, size: tuple[float, float]
+) -> Iterator[tuple[int, str]]:
+    """Yield the ids and the short texts of labels that do not overlap; places are in printer's points."""
+    boxes = np.empty((0, 4))  # left, bottom, right, top of the labels so far
+    for number in np.asarray(order).tolist():
+        label = escape_controls(labels[number])  # one line, and no character that has no letter in the font
+        label = label if len(label) <= MAX_LABEL else label[: MAX_LABEL - 1] + "…"
+        # The width of a letter is about two thirds of its size; measuring the text would draw it first.
+        left, middle = places[number]
+        box = np.array([left, middle - 0.7 * _LABEL_POINTS, 0, middle + 0.7 * _LABEL_POINTS])
+        box[2] = left + 0.66 * _LABEL_POINTS * len(label) + 5
+
+        # Two boxes overlap if each begins before the other ends, in both directions.
+        is_inside = left >= 0 and box[2] <= 72 * size[0] and 0 <= middle <= 72 * size[1]
+        overlaps = (boxes[:, :2] < box[2:]).all(axis=1) & (boxes[:, 2:] > box[:2]).all(axis=1)
+        if is_inside and not overlaps.any():
+            boxes = np.vstack([boxes, box])
+            yield number, label
+
+
+def _join_analogies(results: Sequence[SetResult]) -> SetResult:
+    """Return the results of several analogy sets as one result, as the paper does with Google's and MSR's."""
+    return replace(
+        results[0],
+        name=" + ".join(result.name for result in results),
+        values=np.concatenate([result.values for result in results]),
+        items=tuple(question for result in results for question in result.items),
+    )
+
+
+def make_curves(methods: Mapping[str, Sequence[SetResult]], counts: Counts) -> tuple[Curves, Curves]:
+    """Return one curve of accuracy per method, and the differences of the first method from each other one.
+
+    All methods must have answered the same questions. Both are empty if there are too few questions.
+    """
+    joined = {name: _join_analogies(results) for name, results in methods.items() if results}
+    curves = {name: bucket_by_frequency(result, counts) for name, result in joined.items()}
+    if not any(curves.values()):
+        return {}, {}
+
+    (_, first), *others = joined.items()
+    return curves, {name: compare_buckets(first, result, counts) for name, result in others}
+
+
+@in_style
+def plot_frequency(curves: Curves) -> Figure:
+    """Draw accuracy against log10 of the mean frequency: one curve per method, with its 95 % interval as a band.
+
+    The first curve is emphasized; the others are compared with it.
+
+    >>> figure = plot_frequency({"ours": [Point(2, .5, .4, .6, 100), Point(3, .7, .6, .8, 120)]})
+    >>> figure.axes[0].get_xlabel()
+    "mean frequency of a question's four words (log scale)"
+    """
+    _need_points(curves)
+    figure, axes = new_figure(6.8, 4.2)
+
+    for index, points in reversed(list(enumerate(curves.values()))):  # The first curve is drawn last, above the others.
+        is_first = index == 0
+        color = COLORS[index % len(COLORS)]
+        x = [point.x for point in points]
+        y = [point.y for point in points]
+        low = [point.low for point in points]
+        high = [point.high for point in points]
+
+        # The first method is ours: its curve and its band are stronger.
+        axes.fill_between(x, low, high, color=color, alpha=0.16 if is_first else 0.09, linewidth=0)
+        axes.plot(x, y, color=color, linewidth=2.2 if is_first else 1.3, marker="o", markersize=3 if is_first else 2)
+
+    highest = max(point.high for points in curves.values() for point in points)
+    axes.set(ylim=(0, highest * 1.04 or 1), xlabel=X_LABEL, ylabel="accuracy")
+    _write_frequencies(axes, 1, 3)
+    _label_curves(figure, axes, curves)
+    return figure
+
+
+def _need_points(curves: Curves) -> None:
+    if not curves or not all(curves.values()):
+        raise ConfigError("too few analogies to draw against frequency: all four words of a question need a count")
+
+
+def _write_frequencies(axes: Axes, *steps: int) -> None:
+    """Label the log10 axis with frequencies: powers of ten, multiplied by each of `steps`."""
+    low, high = axes.get_xlim()
+    values = [step * 10.0**power for power in range(int(low) - 1, int(high) + 2) for step in steps]
+    marks = {math.log10(value): short_number(value) for value in values if low <= math.log10(value) <= high}
+    axes.set_xticks(list(marks), list(marks.values()))
+
+
+def _label_curves(figure: Figure, axes: Axes, curves: Curves) -> None:
+    """Write the name of each curve after its end, without overlaps."""
+    # Labels are spread in printer's points, because their height does not depend on the scale of the axis.
+    height_points = axes.get_position().height * figure.get_figheight() * 72  # 72 points per inch
+    scale = height_points / (axes.get_ylim()[1] - axes.get_ylim()[0])
+
+    ends = [points[-1] for points in curves.values()]
+    heights = spread_labels([end.y * scale for end in ends], _LABEL_SPACING)
+    right = max(end.x for end in ends)
+
+    for index, (name, end, height) in enumerate(zip(curves, ends, heights, strict=True)):
+        label_end(axes, right, end.y, name, COLORS[index % len(COLORS)], shift=height - end.y * scale)
+
+
+@in_style
+def plot_differences(curves: Curves, ours: str) -> Figure:
+    """Draw the accuracy of `ours` minus that of each other method, per bucket, with paired 95 % intervals.
+
+    Blue: the whole interval is above 0; orange: below 0; gray and hollow: the interval contains 0.
+    """
+    _need_points(curves)
+
+    columns = min(len(curves), _PANELS_PER_ROW)
+    rows = -(-len(curves) // columns)
+    figure, grid = new_figure(
+        1.0 + 1.8 * columns, 1.0 + 1.9 * rows, nrows=rows, ncols=columns, sharex=True, sharey=True, squeeze=False
+    )
+    panels: list[Any] = list(grid.flat)
+
+    for panel, (name, points) in zip(panels, curves.items(), strict=False):
+        _draw_differences(panel, points)
+        above = sum(point.verdict == 1 for point in points)
+        below = sum(point.verdict == -1 for point in points)
+        panel.set_title(f"{ours} − {name}\nabove in {above}, below in {below} of {len(points)}")
+    for panel in panels[len(curves) :]:
+        panel.set_visible(False)
+
+    _write_frequencies(panels[0], 1)
+    figure.supxlabel(X_LABEL, fontsize=9, color=INK)
+    figure.supylabel("difference of accuracy", fontsize=9, color=INK)
+    return figure
+
+
+def _draw_differences(axes: Axes, curve: Sequence[Point]) -> None:
+    axes.axhline(0, color=FAINT, linewidth=0.8)
+    for verdict, color, fill in ((1, COLORS[0], COLORS[0]), (0, FAINT, PAPER), (-1, COLORS[1], COLORS[1])):
+        points = [point for point in curve if point.verdict == verdict]
+        if points:
+            x = [point.x for point in points]
+            axes.vlines(x, [point.low for point in points], [point.high for point in points], color=color, linewidth=1)
+            axes.plot(x, [point.y for point in points], "o", color=color, markerfacecolor=fill, markersize=3.5)
