@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from swivel._version import __version__ as __version__
 
-# For type checkers, which cannot read _HOMES; a name imported `as` itself is exported.
+# For type checkers, which cannot read _NAMES; a name imported `as` itself is exported.
 if TYPE_CHECKING:
     from swivel.corpus.vocabulary import Vocabulary as Vocabulary
     from swivel.counts import Matrix as Matrix
@@ -43,33 +43,27 @@ if TYPE_CHECKING:
     from swivel.vectors.formats import load as load
 
 # Loaded when first asked for, so that `import swivel` stays light.
-_HOMES = {
-    "Matrix": "swivel.counts",
-    "MatrixBuilder": "swivel.counts",
-    "MatrixSpec": "swivel.counts",
-    "Recommender": "swivel.recommender",
-    "RunOptions": "swivel.runtime.options",
-    "SwivelEmbedding": "swivel.estimator",
-    "SwivelError": "swivel.errors",
-    "Vectors": "swivel.vectors",
-    "Vocabulary": "swivel.corpus.vocabulary",
-    "add": "swivel.pipeline.add",
-    "compare": "swivel.vectors.comparison",
-    "count": "swivel.pipeline.count",
-    "evaluate": "swivel.evaluation",
-    "evaluate_ranking": "swivel.evaluation",
-    "evaluate_texts": "swivel.evaluation",
-    "export": "swivel.vectors.formats",
-    "extend": "swivel.pipeline.extend",
-    "find_phrases": "swivel.pipeline.count",
-    "import_counts": "swivel.counts.importers",
-    "load": "swivel.vectors.formats",
-    "make_map": "swivel.explorer.maps",
-    "open_matrix": "swivel.counts",
-    "open_sample": "swivel.pipeline.demo",
-    "run": "swivel.pipeline.run",
-    "train": "swivel.pipeline.train",
+_NAMES = {
+    "swivel.corpus.vocabulary": ("Vocabulary",),
+    "swivel.counts": ("Matrix", "MatrixBuilder", "MatrixSpec", "open_matrix"),
+    "swivel.counts.importers": ("import_counts",),
+    "swivel.errors": ("SwivelError",),
+    "swivel.estimator": ("SwivelEmbedding",),
+    "swivel.evaluation": ("evaluate", "evaluate_ranking", "evaluate_texts"),
+    "swivel.explorer.maps": ("make_map",),
+    "swivel.pipeline.add": ("add",),
+    "swivel.pipeline.count": ("count", "find_phrases"),
+    "swivel.pipeline.demo": ("open_sample",),
+    "swivel.pipeline.extend": ("extend",),
+    "swivel.pipeline.run": ("run",),
+    "swivel.pipeline.train": ("train",),
+    "swivel.recommender": ("Recommender",),
+    "swivel.runtime.options": ("RunOptions",),
+    "swivel.vectors": ("Vectors",),
+    "swivel.vectors.comparison": ("compare",),
+    "swivel.vectors.formats": ("export", "load"),
 }
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = sorted([*_HOMES, "__version__"])
 

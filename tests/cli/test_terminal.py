@@ -12,15 +12,11 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from message_recorder import MessageRecorder
-from swivel.cli import cli, terminal
-from swivel.cli.flags import StrictNumber
-from swivel.cli.main import COMMANDS
+from swivel.cli import terminal
 from swivel.cli.terminal import CommandProgress, align_table, draw_facts, draw_neighbors, next_command, quote
 from swivel.cli.vector_tools import draw_comparison
 from swivel.corpus.vocabulary import Vocabulary
@@ -215,26 +211,3 @@ def test_warnings_of_swivel_are_messages_and_those_of_libraries_are_not() -> Non
             warnings.warn("set something", SwivelWarning, stacklevel=1)
             warnings.warn("overflow encountered in cast", RuntimeWarning, stacklevel=1)
     assert recorder.lines == ["warning: set something"]
-
-
-def list_commands() -> list[click.Command]:
-    context = click.Context(cli)
-    commands = [cli.get_command(context, name) for name in COMMANDS]
-    groups = [command for command in commands if isinstance(command, click.Group)]
-    return [*filter(None, commands), *(command for group in groups for command in group.commands.values())]
-
-
-def test_numbers_of_all_commands_are_plain_digits() -> None:
-    kinds = {parameter.type for command in list_commands() for parameter in command.params}
-    numbers = [kind for kind in kinds if isinstance(kind, click.types.IntParamType | click.types.FloatParamType)]
-    assert numbers
-    assert [kind for kind in numbers if not isinstance(kind, StrictNumber)] == []
-
-
-@pytest.mark.parametrize(
-    "arguments", [["nearest", "v", "a", "-n", "1_0"], ["train", "m", "-o", "o", "--zeros-share", "0.1_5"]]
-)
-def test_underscores_in_numbers_are_refused(arguments: list[str]) -> None:
-    done = CliRunner().invoke(cli, arguments)
-    assert done.exit_code == 2
-    assert f"{arguments[-1]!r} is not a valid" in done.output

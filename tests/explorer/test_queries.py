@@ -149,8 +149,6 @@ def test_maps_are_binary_and_as_long_as_the_words(client: TestClient) -> None:
         (f"nearest?q={'x' * 1_001}", 400, "at most 1000 characters"),
         ("nearest?q=king&count=201", 400, "less than or equal to 200"),
         ("nearest?q=king&count=0", 400, "greater than or equal to 1"),
-        ("nearest?q=king&count=1_0", 400, "'1_0' is not a valid integer"),
-        ("nearest?q=king&set=\u0660", 400, "is not a valid integer"),
         ("nearest?q=" + "%20%2B%20".join(["king"] * 11), 400, "at most 10 words"),
         ("nearest?" + "&".join(["plus=king"] * 11), 400, "at most 10 items"),
         ("nearest?q=king&set=2", 400, "set must be below 2"),

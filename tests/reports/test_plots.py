@@ -123,7 +123,7 @@ def test_the_file_extension_chooses_the_format(tmp_path: Path) -> None:
     assert b"<svg" in (tmp_path / "curve.svg").read_bytes()
     save_figure(figure, tmp_path / "curve.pdf")
     assert (tmp_path / "curve.pdf").read_bytes().startswith(b"%PDF")
-    with pytest.raises(ConfigError, match=r"curve\.jpg: figures are written as \.png, \.svg or \.pdf"):
+    with pytest.raises(ConfigError, match=r"curve\.jpg: figures are written as \.png, \.svg, \.pdf"):
         save_figure(figure, tmp_path / "curve.jpg")
 
     (tmp_path / "file").touch()
@@ -166,7 +166,7 @@ def test_there_are_no_curves_for_too_few_questions(counts: dict[str, int]) -> No
 def test_a_wrong_file_extension_is_rejected_before_any_work(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["plot", "frequency", "nowhere", "-o", str(tmp_path / "x.jpg")])
     assert isinstance(done.exception, ConfigError)
-    assert "figures are written as .png, .svg or .pdf" in str(done.exception)
+    assert "figures are written as .png, .svg, .pdf" in str(done.exception)
 
 
 def test_plot_frequency_draws_a_curve_for_each_vectors(tmp_path: Path) -> None:

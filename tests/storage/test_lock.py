@@ -19,7 +19,6 @@ import pytest
 from swivel.errors import FolderExists, FolderLocked, StorageError
 from swivel.runtime.options import RunOptions
 from swivel.storage import lock as lock_module
-from swivel.storage import lock as storage_lock
 from swivel.storage.files import create_folder
 from swivel.storage.lock import LOCK, FolderLock, hold_folder, lock_file, refuse_locked, scratch_folder, sweep_folder
 from swivel.storage.manifest import open_folder
@@ -185,12 +184,13 @@ def test_released_lock_is_free_while_a_child_process_has_its_file_open(
 def test_lock_is_held_until_its_file_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise another process may lock the file just before it is removed, and a third one may lock a new file."""
     removed: list[Path] = []
+    remove_file = lock_module.remove_file
 
     def remove_while_another_tries(path: Path) -> None:
         with pytest.raises(FolderLocked):
             FolderLock(tmp_path).acquire()
         removed.append(path)
-        storage_lock.remove_file(path)
+        remove_file(path)
 
     monkeypatch.setattr(lock_module, "remove_file", remove_while_another_tries)
     lock = FolderLock(tmp_path)
@@ -283,7 +283,7 @@ def test_new_folder_is_removed_if_it_is_empty_after_it_was_held(tmp_path: Path) 
     assert not (tmp_path / "new").exists()
 
 
-SCRATCHES = [f"scratch-{storage_lock._name_machine()}-{os.getpid()}-abcdefgh", "scratch-00000000-1-ijklmnop"]
+SCRATCHES = [f"scratch-{lock_module._name_machine()}-{os.getpid()}-abcdefgh", "scratch-00000000-1-ijklmnop"]
 
 
 def leave_scratch(folder: Path) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 import click
 
 from swivel import evaluation
-from swivel.cli.flags import Command, Integer, config_options, overwrite_option, refuse_idle_options
+from swivel.cli.flags import Command, config_options, overwrite_option, refuse_idle_options
 from swivel.cli.main import cli, open_vectors, output_option
 from swivel.cli.tables import matrix_option, table_options
 from swivel.cli.terminal import draw_table, print_result, show, shown
 from swivel.errors import ConfigError, StorageError
-from swivel.explorer.maps import LAYOUTS, check_map_format, make_map
+from swivel.explorer.maps import LAYOUTS, MAP_FORMATS, make_map
 from swivel.reports import plots
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
@@ -40,7 +40,7 @@ output_file = output_option("picture to write: .png, .svg or .pdf", metavar="FIL
 )
 @matrix_option
 @table_options
-@click.option("-k", type=Integer(), default=20, show_default=True, help="with --held-out: columns that count")
+@click.option("-k", type=int, default=20, show_default=True, help="with --held-out: columns that count")
 @click.option("--sections", is_flag=True, help="show analogies by section, too")
 @click.option("--markdown", is_flag=True, help="print tables in Markdown")
 def evaluate(
@@ -140,14 +140,14 @@ def save_plot(output: str, vectors: Iterable[str], make: Callable[[], Any], *oth
 @plot.command("map", cls=Command, short_help="A map of words, also as one HTML file to share.")
 @click.argument("vectors")
 @output_option("file to write: .png, .svg, .pdf, or .html, which can be searched and zoomed", metavar="FILE")
-@click.option("--words", type=Integer(), default=10_000, show_default=True, help="how many of the most common words")
+@click.option("--words", type=int, default=10_000, show_default=True, help="how many of the most common words")
 @click.option(
     "--layout", type=click.Choice(LAYOUTS), default="umap", show_default=True, help="UMAP, or principal components"
 )
 @overwrite_option
 def map_command(vectors: str, output: str, words: int, layout: str, options: RunOptions) -> None:
     """Draw a map of VECTORS, a folder or a file of another tool, in which similar words are near each other."""
-    check_map_format(Path(output))
+    plots.check_format(Path(output), MAP_FORMATS, "maps")
     check_output_file(Path(output), [find_vectors(vectors)], overwrite=options.overwrite)
     check_libraries("drawing a map")
     title = f"Map of {split_name(vectors)[0]}"

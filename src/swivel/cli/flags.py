@@ -12,7 +12,6 @@ from click.core import ParameterSource
 
 from swivel.config import RECIPES, STAGES
 from swivel.errors import ConfigError
-from swivel.runtime.numbers import is_plain
 from swivel.runtime.options import ClusterConfig, RunOptions
 from swivel.runtime.progress import SILENT, Progress, warnings_as_messages
 from swivel.runtime.resources import is_leading
@@ -144,24 +143,6 @@ def _choose_progress(*, quiet: bool, tensorboard: str | None) -> Progress:
     return progress if tensorboard is None else TensorboardProgress(tensorboard, progress)
 
 
-class StrictNumber(click.ParamType[Any]):
-    """A number in plain ASCII digits: Python also reads 1_0 as ten, which is more likely a slip."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the number, or end the command with a message."""
-        if isinstance(value, str) and not is_plain(value):
-            self.fail(f"{value!r} is not a valid {self.name}.", param, ctx)
-        return super().convert(value, param, ctx)
-
-
-class Integer(StrictNumber, click.types.IntParamType):
-    """An integer."""
-
-
-class Decimal(StrictNumber, click.types.FloatParamType):
-    """A number."""
-
-
 def combine(*decorators: Decorator) -> Decorator:
     """Return a decorator that adds several options, which the help shows in this order."""
 
@@ -171,9 +152,6 @@ def combine(*decorators: Decorator) -> Decorator:
         return function
 
     return decorate
-
-
-NUMBERS: dict[type, click.ParamType[Any]] = {int: Integer(), float: Decimal()}
 
 
 def config_options(*configs: type[Any], only: tuple[str, ...] = ()) -> Decorator:
@@ -206,7 +184,7 @@ def _field_option(config: type[Any], field: dataclasses.Field[Any]) -> Decorator
         cls=StageOption,
         group=GROUP_OF.get(config, "options"),
         is_common=config not in GROUP_OF or field.name in COMMON,
-        type=click.Choice(choices) if choices else NUMBERS.get(kind, kind),
+        type=click.Choice(choices) if choices else kind,
         default=None if is_stage else field.default,
         help=_help(GROUP_OF.get(config, ""), field),
     )
@@ -234,11 +212,11 @@ def group_option(group: str, flag: str, help: str, **keywords: Any) -> Decorator
 
 def count_option(help: str = "how many", default: int = 10) -> Decorator:
     """Return the option for the number of results that a command shows."""
-    return click.option("-n", "--count", type=Integer(), default=default, show_default=True, help=help)
+    return click.option("-n", "--count", type=int, default=default, show_default=True, help=help)
 
 
 overwrite_option = group_option("machine", "--overwrite", "replace finished results", is_flag=True)
-threads_option = group_option("machine", "--threads", "threads to use  [default: all cores]", type=Integer())
+threads_option = group_option("machine", "--threads", "threads to use  [default: all cores]", type=int)
 resource_options = combine(
     threads_option,
     group_option(

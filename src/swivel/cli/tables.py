@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from swivel.cli.flags import Command, Decimal, config_options, count_option, refuse_idle_options, resource_options
+from swivel.cli.flags import Command, config_options, count_option, refuse_idle_options, resource_options
 from swivel.cli.main import cli, open_vectors, output_option, report_matrix, text_arguments, texts_argument
 from swivel.cli.terminal import draw_table, next_command, print_result, show
 from swivel.config import CorpusConfig
@@ -119,7 +119,7 @@ def add(matrices: tuple[str, ...], output: str, options: RunOptions) -> None:
 @table_options
 @count_option()
 @click.option("--with-seen", is_flag=True, help="also columns that a row has already")
-@click.option("--popularity", type=Decimal(), help="factor of a column's log sum in the ranking  [default: by table]")
+@click.option("--popularity", type=float, help="factor of a column's log sum in the ranking  [default: by table]")
 def recommend(
     vectors: str,
     rows: tuple[str, ...],

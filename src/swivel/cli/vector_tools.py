@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from swivel.cli.flags import Command, Decimal, Integer, config_options, count_option, overwrite_option, threads_option
+from swivel.cli.flags import Command, config_options, count_option, overwrite_option, threads_option
 from swivel.cli.main import cli, open_vectors, output_option
 from swivel.cli.terminal import align_table, print_result, show, shown
 from swivel.errors import ConfigError
@@ -67,14 +67,12 @@ def export(vectors: str, file: str, format: str | None, side: str, with_zeros: b
 @output_option("file for the array, one row per line of the text", metavar="OUT.npy")
 @click.option(
     "--smoothing",
-    type=Decimal(),
+    type=float,
     default=SMOOTHING,
     show_default=True,
     help="a in a / (a + p), the weight of a word with the share p of all tokens; inf: equal weights",
 )
-@click.option(
-    "--components", type=Integer(), default=1, show_default=True, help="common components of all texts to remove"
-)
+@click.option("--components", type=int, default=1, show_default=True, help="common components of all texts to remove")
 @click.option("--no-guess", is_flag=True, help="leave unknown words out instead of guessing them from their spelling")
 @click.option("--normalize", is_flag=True, help="scale every vector to length 1")
 @click.option("--encoding", help="encoding of the text  [default: as in the training]")
@@ -136,9 +134,7 @@ def encode(
 @cli.command(cls=Command)
 @click.argument("vectors")
 @click.argument("other", required=False)
-@click.option(
-    "--port", type=Integer(), default=server.PORT, show_default=True, help="port to listen on; 0: any free one"
-)
+@click.option("--port", type=int, default=server.PORT, show_default=True, help="port to listen on; 0: any free one")
 @click.option("--host", default="127.0.0.1", show_default=True, help="address to listen on")
 @click.option("--no-browser", is_flag=True, help="only print the address, open nothing")
 @click.option("--matrix", metavar="DIR", help="counts that VECTORS were trained on  [default: those of the same run]")

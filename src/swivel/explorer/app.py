@@ -17,7 +17,6 @@ import numpy as np
 from fastapi import APIRouter, Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
-from pydantic import BeforeValidator
 
 from swivel.errors import ConfigError, SwivelError
 from swivel.explorer import queries
@@ -25,7 +24,6 @@ from swivel.explorer.maps import MAX_TEXT_LENGTH, Map
 from swivel.explorer.models import VectorSet, View
 from swivel.explorer.queries import MAX_TERMS
 from swivel.explorer.server import HEADERS, find_fault
-from swivel.runtime.numbers import is_plain
 from swivel.vectors import Expression
 
 MAX_ANSWERS = 200
@@ -38,18 +36,10 @@ MEDIA_TYPES = {
 }
 
 
-def _check_digits(value: Any) -> Any:
-    """Refuse texts such as 1_0, which pydantic reads as ten."""
-    if isinstance(value, str) and not is_plain(value):
-        raise ValueError(f"{value!r} is not a valid integer")
-    return value
-
-
 Text = Annotated[str, Query(max_length=MAX_TEXT_LENGTH)]
 Texts = Annotated[list[Text] | None, Query(max_length=MAX_TERMS)]
-Integer = Annotated[int, BeforeValidator(_check_digits)]
-Count = Annotated[Integer, Query(ge=1, le=MAX_ANSWERS)]
-Number = Annotated[Integer, Query(ge=0, le=9, alias="set")]
+Count = Annotated[int, Query(ge=1, le=MAX_ANSWERS)]
+Number = Annotated[int, Query(ge=0, le=9, alias="set")]
 
 router = APIRouter(prefix="/api")
 get = partial(router.api_route, methods=["GET", "HEAD"], response_model=None)
@@ -225,9 +215,8 @@ def _serve_file(data: bytes, media_type: str) -> Callable[[], Response]:
 
 
 async def _respond_to_error(request: Request, error: Exception) -> Response:
-    if isinstance(
-        error, queries.NoSuchWord
-    ):  # A usual answer, with status 200: browsers log every other status as an error.
+    # A usual answer, with status 200: browsers log every other status as an error.
+    if isinstance(error, queries.NoSuchWord):
         return _AsciiJson({"error": str(error), "word": error.token, "close": error.close})
     return _AsciiJson({"error": str(error)}, 400)
 

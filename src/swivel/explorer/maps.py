@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.errors import ConfigError, SwivelError, missing_extra
-from swivel.reports.plots import FORMATS, PALETTE, draw_figure, plot_map
+from swivel.reports.plots import FORMATS, PALETTE, check_format, draw_figure, plot_map
 from swivel.runtime.child_process import ChildProcess, can_start_processes
 from swivel.runtime.control_characters import escape_controls
 from swivel.runtime.progress import SILENT, Progress, track
@@ -200,7 +200,7 @@ class WordMap:
     def save(self, path: str | Path) -> None:
         """Write the map as .png, .svg or .pdf, or as .html: one file that loads nothing else, to search and zoom."""
         path = Path(path)
-        kind = check_map_format(path)
+        kind = check_format(path, MAP_FORMATS, "maps")
         write_file(path, self.to_html().encode() if kind == "html" else draw_figure(self.plot(), kind))
 
     def plot(self) -> Any:
@@ -236,14 +236,6 @@ class WordMap:
         for name in ("TITLE", "SCRIPTS", "DATA"):
             page = page.replace(f"@{name}@", parts[name])
         return page
-
-
-def check_map_format(path: Path) -> str:
-    """Return the format of a map from the suffix of its file, or raise ConfigError."""
-    kind = path.suffix.lower().removeprefix(".")
-    if kind not in MAP_FORMATS:
-        raise ConfigError(f"{path}: maps are written as {', '.join('.' + name for name in MAP_FORMATS)}")
-    return kind
 
 
 def make_map(

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.errors import ConfigError, UnknownToken
-from swivel.explorer.maps import MAX_TEXT_LENGTH
 from swivel.explorer.models import VectorSet, View
 from swivel.vectors import Expression, parse_expression
 from swivel.vectors.search import best_ids, check_scores, scale_to_unit, score_3cosmul
@@ -36,16 +35,10 @@ class NoSuchWord(UnknownToken):
 
 def read_expression(view: View, text: str) -> Expression:
     """Parse a typed text such as "king - man + woman"; a text in the vocabulary is one word, even if it has signs."""
-    _check_length(text)
     for word in (text, text.strip()):
         if word in view.vectors:
             return Expression((word,), ())
     return parse_expression(text.strip())
-
-
-def _check_length(text: str) -> None:
-    if len(text) > MAX_TEXT_LENGTH:
-        raise ConfigError(f"a query must have at most {MAX_TEXT_LENGTH:,} characters, got {len(text):,}")
 
 
 def find_nearest(view: View, expression: Expression, count: int) -> dict[str, Any]:
@@ -159,7 +152,6 @@ def compare_words(vector_set: VectorSet, view: View, words: tuple[str, str], cou
 def suggest(view: View, text: str, count: int) -> dict[str, Any]:
     """Return completions of a text, and similar spellings if there are few completions."""
     typed = text.strip()
-    _check_length(typed)
     completed = view.speller.complete(typed, count)
 
     close: list[int] = []

@@ -161,11 +161,11 @@ def save_figure(figure: Figure, path: str | Path) -> None:
     write_file(path, draw_figure(figure, check_format(path)))
 
 
-def check_format(path: Path) -> str:
-    """Return the format of a figure file from its extension, or raise ConfigError if it is another one."""
+def check_format(path: Path, formats: Sequence[str] = FORMATS, what: str = "figures") -> str:
+    """Return the format of a picture from the extension of its file, or raise ConfigError if it is another one."""
     kind = path.suffix.lower().removeprefix(".")
-    if kind not in FORMATS:
-        raise ConfigError(f"{path}: figures are written as .png, .svg or .pdf")
+    if kind not in formats:
+        raise ConfigError(f"{path}: {what} are written as {', '.join('.' + name for name in formats)}")
     return kind
 
 

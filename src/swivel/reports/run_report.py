@@ -29,7 +29,8 @@ from swivel.reports.html import (
     write_picture,
     write_table,
 )
-from swivel.reports.plots import draw_figure, plot_epochs, plot_map, short_number
+from swivel.reports.plots import draw_figure, plot_epochs, plot_map
+from swivel.runtime.progress_bars import format_rate
 from swivel.runtime.resources import count_cores
 from swivel.storage.files import write_file
 from swivel.vectors import Neighbor, Vectors, VectorTable, load
@@ -334,7 +335,7 @@ def _speed(run: RunSummary) -> str:
 
     plan = run.vectors.facts.get("plan", {})
     names = [str(plan[name]) for name in ("backend", "device", "dtype") if plan.get(name)]
-    return f"{short_number(float(f'{speed:.3g}'))} cells/s, {' '.join(dict.fromkeys(names))}"
+    return f"{format_rate(speed, 'cells')}, {' '.join(dict.fromkeys(names))}"
 
 
 def format_seconds(seconds: float) -> str:
