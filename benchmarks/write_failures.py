@@ -31,7 +31,7 @@ MEASURES = (
     "swivel.storage.manifest",
     "swivel.vectors.formats",
     "swivel.pipeline.train_job",
-    "swivel.storage.npy",
+    "swivel.storage.arrays",
     "swivel.storage",
 )
 

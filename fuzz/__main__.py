@@ -30,7 +30,7 @@ MEASURES = (
     "swivel.storage.manifest",
     "swivel.vectors.formats",
     "swivel.counts.importers",
-    "swivel.storage.npy",
+    "swivel.storage.arrays",
     "swivel.corpus.vocabulary",
 )
 

@@ -14,9 +14,9 @@ from swivel import vectors
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, open_matrix
 from swivel.errors import DamagedFolder
+from swivel.storage.arrays import map_tensors
 from swivel.storage.files import create_folder
 from swivel.storage.manifest import MANIFEST, open_folder, seal, unseal
-from swivel.storage.safetensors import map_tensors
 from swivel.vectors import Vectors, VectorTable
 from swivel.vectors.folder import TENSORS
 

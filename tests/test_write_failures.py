@@ -16,7 +16,7 @@ import pytest
 
 from swivel.counts import open_matrix
 from swivel.errors import StorageError
-from swivel.storage.npy import create_array
+from swivel.storage.arrays import create_array
 
 ROOT = Path(__file__).parent.parent
 BENCHMARKS = ROOT / "benchmarks"

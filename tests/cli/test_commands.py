@@ -20,7 +20,7 @@ from click.testing import CliRunner
 
 from swivel._version import __version__
 from swivel.cli import cli, main
-from swivel.cli.flags import name_flags
+from swivel.cli.flags import translate
 from swivel.cli.terminal import draw_demo, draw_facts, draw_neighbors, next_command
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError
@@ -557,12 +557,12 @@ def test_next_command_names_a_program_that_the_shell_would_not_find(
         ("info", "/data/dim.txt, 'dim' and dim-3 in dim/3", ("dim",), None),
     ],
 )
-def test_messages_name_flags_instead_of_python_arguments(
+def test_messages_translate_instead_of_python_arguments(
     verb: str, message: str, arguments: tuple[str, ...], expected: str | None
 ) -> None:
     command = cli.get_command(click.Context(cli), verb)
     assert command is not None
-    assert name_flags(message, arguments, command) == (message if expected is None else expected)
+    assert translate(message, arguments, command) == (message if expected is None else expected)
 
 
 @pytest.mark.parametrize(

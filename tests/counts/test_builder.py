@@ -19,7 +19,7 @@ from swivel.counts import block_layout as matrix_layout
 from swivel.counts import builder as builder_module
 from swivel.counts.builder import sort_keys
 from swivel.errors import CountsError, FolderExists, MemoryBudgetError, StorageError
-from swivel.storage.npy import ArrayAppender
+from swivel.storage.arrays import ArrayAppender
 
 ROWS = 9
 COLUMNS = 7

@@ -22,10 +22,10 @@ from swivel.errors import DamagedFolder, FolderExists, StorageError, UnfinishedF
 from swivel.runtime.options import RunOptions
 from swivel.storage import files
 from swivel.storage import manifest as manifests
+from swivel.storage.arrays import ArrayAppender, create_array
 from swivel.storage.files import create_folder, flush, write_file
 from swivel.storage.lock import LOCK, remove_file, remove_tree, scratch_folder
 from swivel.storage.manifest import MANIFEST, fingerprint, open_array, open_folder
-from swivel.storage.npy import ArrayAppender, create_array
 from swivel.storage.output_folder import output_folder
 
 

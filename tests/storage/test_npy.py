@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from swivel.errors import StorageError
+from swivel.storage.arrays import ArrayAppender, create_array, random_reads, read_ahead
 from swivel.storage.files import create_folder
 from swivel.storage.manifest import open_array
-from swivel.storage.npy import ArrayAppender, create_array, random_reads, read_ahead
 
 
 @pytest.mark.parametrize(

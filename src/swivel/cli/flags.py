@@ -247,18 +247,20 @@ ray_option = group_option(
 cluster_options = combine(ray_option, config_options(ClusterConfig))
 
 
-def translate(message: str, arguments: Iterable[str] = ()) -> str:
-    """Return a message with the flags of the running command in place of `name=value` and of the named arguments."""
-    return message if Command.running is None else name_flags(message, arguments, Command.running.command)
-
-
-def name_flags(message: str, arguments: Iterable[str], command: click.Command) -> str:
+def translate(message: str, arguments: Iterable[str] = (), command: click.Command | None = None) -> str:
     """Return a message with the flags of a command in place of `name=value` and of the named arguments.
 
+    The command is by default the running one; without any, the message is unchanged.
+
     >>> command = click.Command("run", params=[click.Option(["--dim"]), click.Option(["--min-count"])])
-    >>> name_flags("lower min_count, or pass a smaller dim, such as dim=50", ["min_count", "dim"], command)
+    >>> translate("lower min_count, or pass a smaller dim, such as dim=50", ["min_count", "dim"], command)
     'lower --min-count, or pass a smaller --dim, such as --dim 50'
     """
+    if command is None:
+        if Command.running is None:
+            return message
+        command = Command.running.command
+
     # The flags of the command come last: they win where a setting has another name there.
     options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
     own_flags = {str(option.name): max(option.opts, key=len) for option in options}

@@ -18,8 +18,8 @@ from swivel.explorer import server
 from swivel.pipeline.settings import given
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
+from swivel.storage.arrays import write_array
 from swivel.storage.files import create_file
-from swivel.storage.npy import write_array
 from swivel.storage.output_folder import check_output_file, refuse_overlap
 from swivel.vectors import comparison, formats
 from swivel.vectors.formats import find_vectors

@@ -33,8 +33,8 @@ from swivel.errors import CorpusError
 from swivel.runtime.parallel import map_in_order, take_in_order
 from swivel.runtime.progress import SILENT, Progress, Task, track
 from swivel.runtime.resources import release_freed_memory
+from swivel.storage.arrays import ArrayAppender
 from swivel.storage.manifest import open_array
-from swivel.storage.npy import ArrayAppender
 
 Ids: TypeAlias = NDArray[np.uint32]
 

@@ -23,7 +23,7 @@ from swivel.corpus.type_tables import TypeCounts, TypeTable
 from swivel.corpus.vocabulary import BREAK, GAP, Vocabulary, read_tokens
 from swivel.errors import ConfigError
 from swivel.runtime.parallel import map_in_order
-from swivel.storage.npy import ArrayAppender
+from swivel.storage.arrays import ArrayAppender
 
 Ids = NDArray[np.uint32]
 Ints = NDArray[np.int64]

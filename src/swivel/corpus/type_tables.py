@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from swivel.corpus import tokenizer_kernels as kernels
 from swivel.corpus.character_classes import MAX_TOKEN_BYTES, TokenizerRules
-from swivel.storage.npy import ArrayAppender
+from swivel.storage.arrays import ArrayAppender
 
 _INITIAL_TYPES = 1024
 _MERGED_TYPES = 1 << 16  # per call of `merge_types`; the table is enlarged for the worst case before each call

@@ -29,10 +29,10 @@ from swivel.counts.block_layout import Ints, Layout
 from swivel.counts.matrix import Matrix, MatrixContents
 from swivel.counts.shards import FILES, CellArrays, open_cells
 from swivel.errors import DamagedFolder, StorageError, VocabularyError
+from swivel.storage.arrays import npy_bytes
 from swivel.storage.checksums import digest_bytes
 from swivel.storage.files import FolderWriter, create_folder
 from swivel.storage.manifest import REMEDY, Folder, fingerprint, open_folder
-from swivel.storage.npy import npy_bytes
 
 STAGE = "matrix"
 LARGE = ("positions.npy", "counts.npy")  # memory-mapped, and not read when the matrix is opened

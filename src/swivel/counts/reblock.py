@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from swivel.counts.block_layout import Ints, Layout
 from swivel.counts.shards import SATURATED, CellArrays
+from swivel.storage.arrays import create_array
 from swivel.storage.lock import scratch_folder
-from swivel.storage.npy import create_array
 
 
 def reblock(arrays: CellArrays, old: Layout, new: Layout, scratch: Path | None, *, threads: int = 1) -> CellArrays:

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from swivel.counts.block_layout import Ints, Layout
 from swivel.runtime.parallel import map_in_order
+from swivel.storage.arrays import ArrayAppender, read_ahead
 from swivel.storage.manifest import open_array
-from swivel.storage.npy import ArrayAppender, read_ahead
 
 SATURATED = (1 << 32) - 1  # counts from here on are in large_counts
 FILES: dict[str, type[np.generic]] = {

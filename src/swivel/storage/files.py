@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.errors import FolderExists, StorageError, clear_errors
+from swivel.storage.arrays import write_array, write_tensors
 from swivel.storage.checksums import digest_file
 from swivel.storage.lock import (
     lock_folder,
@@ -27,9 +28,7 @@ from swivel.storage.lock import (
     writing,
 )
 from swivel.storage.manifest import MANIFEST, Manifest, Part, read_manifest, seal, to_json
-from swivel.storage.npy import write_array
 from swivel.storage.output_folder import refuse_foreign
-from swivel.storage.safetensors import write_tensors
 
 _LINES_PER_WRITE = 1 << 16
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from swivel._version import __version__
 from swivel.errors import DamagedFolder, StorageError, UnfinishedFolder, clear_errors
 from swivel.runtime.control_characters import escape_controls
+from swivel.storage.arrays import map_array
 from swivel.storage.checksums import digest_file
-from swivel.storage.npy import map_array
 
 FORMAT_VERSION = 2
 MAX_RECORD_BYTES = 1 << 28  # of a manifest or another JSON file; a million input files take half of it

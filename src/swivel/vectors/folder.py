@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, DamagedFolder, StorageError, VocabularyError, clear_errors
 from swivel.runtime.control_characters import escape_controls
+from swivel.storage.arrays import map_tensors
 from swivel.storage.checksums import digest_array
 from swivel.storage.files import FolderWriter
 from swivel.storage.manifest import REMEDY, Folder, describe_damage, open_folder
-from swivel.storage.safetensors import map_tensors
 from swivel.vectors.search import Floats
 from swivel.vectors.subwords import Subwords
 from swivel.vectors.vector_table import VectorTable

@@ -316,7 +316,7 @@ def test_finished_folder_is_opened_again_and_others_are_refused(tmp_path: Path) 
 
 def test_an_object_is_imported_without_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("swivel.storage.npy.create_array", None)
+    monkeypatch.setattr("swivel.storage.arrays.create_array", None)
     matrix = swivel.import_counts(TRIPLES)
     assert counts_of(matrix) == EXPECTED
     assert matrix.path is None

@@ -23,7 +23,7 @@ from swivel.errors import CountsError, MemoryBudgetError
 from swivel.runtime.estimates import ResourceEstimate
 from swivel.runtime.progress import Progress
 from swivel.runtime.resources import format_bytes
-from swivel.storage.npy import random_reads
+from swivel.storage.arrays import random_reads
 
 _SAMPLE_TOKENS = 400_000
 _MIN_PLACES = 4_096

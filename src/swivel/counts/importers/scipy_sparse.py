@@ -23,7 +23,7 @@ from swivel.counts.importers.context import ImportChunk, ImportContext, Place, r
 from swivel.counts.importers.spill import PIECE
 from swivel.errors import CountsError, MemoryBudgetError
 from swivel.runtime.resources import format_bytes
-from swivel.storage.npy import ArrayHeader, read_array_header
+from swivel.storage.arrays import ArrayHeader, read_array_header
 
 _MAX_INFLATION = 1_100  # deflate compresses at most 1,032 to 1
 

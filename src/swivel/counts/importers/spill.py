@@ -20,7 +20,7 @@ from swivel.counts.block_layout import Ints, UnitCells
 from swivel.counts.importers.context import ImportChunk, Place
 from swivel.errors import CountsError
 from swivel.runtime.parallel import map_in_order
-from swivel.storage.npy import ArrayAppender
+from swivel.storage.arrays import ArrayAppender
 
 PIECE = 1 << 20  # cells processed at a time
 _MAX_IDS = 1 << 32

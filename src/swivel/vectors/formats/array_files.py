@@ -22,9 +22,17 @@ from numpy.typing import NDArray
 from swivel.corpus.vocabulary import escape, unescape
 from swivel.errors import StorageError, VocabularyError
 from swivel.runtime.estimates import check_memory
+from swivel.storage.arrays import (
+    ArrayHeader,
+    Tensors,
+    make_header,
+    map_array,
+    map_tensors,
+    read_array_header,
+    write_array,
+    write_tensors,
+)
 from swivel.storage.files import create_file, create_pair, write_arrays
-from swivel.storage.npy import ArrayHeader, map_array, read_array_header, write_array
-from swivel.storage.safetensors import Tensors, make_header, map_tensors, write_tensors
 from swivel.vectors import Vectors
 from swivel.vectors.formats.validate import FREE, check_names, is_count, make_vectors, read_lines, reading, shown
 from swivel.vectors.search import LABEL_BYTES, Floats
