@@ -29,7 +29,7 @@ from common import keep, make_parser, parse_arguments, work_folder
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.explorer import server
 from swivel.explorer.maps import compute_in_process
-from swivel.explorer.models import open_set
+from swivel.explorer.queries import open_set
 from swivel.explorer.server import listen, serve, warm
 from swivel.vectors import Vectors, VectorTable
 from swivel.vectors.search import Floats

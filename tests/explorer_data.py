@@ -8,7 +8,7 @@ import numpy as np
 
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
-from swivel.explorer.models import VectorSet
+from swivel.explorer.queries import VectorSet
 from swivel.vectors import Vectors, VectorTable
 from swivel.vectors.search import Floats
 

@@ -18,7 +18,7 @@ from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.errors import ConfigError
 from swivel.explorer import app, queries
 from swivel.explorer.app import MEDIA_TYPES, make_app
-from swivel.explorer.models import Speller, VectorSet, open_set
+from swivel.explorer.queries import Speller, VectorSet, open_set
 from swivel.explorer.server import allows_host, is_loopback
 from swivel.vectors import Vectors, VectorTable
 

@@ -27,7 +27,7 @@ from swivel.cli import cli
 from swivel.counts import open_matrix
 from swivel.errors import ConfigError, MissingExtra, StorageError
 from swivel.explorer import server
-from swivel.explorer.models import open_set
+from swivel.explorer.queries import open_set
 from swivel.explorer.server import check_extra, listen, name_url
 
 

@@ -12,10 +12,9 @@ import pytest
 
 from swivel.errors import DamagedFolder
 from swivel.runtime.options import RunOptions
-from swivel.storage import checksums
-from swivel.storage.checksums import digest_array, digest_file
+from swivel.storage import manifest
 from swivel.storage.files import create_folder
-from swivel.storage.manifest import MANIFEST, open_folder
+from swivel.storage.manifest import MANIFEST, digest_array, digest_file, open_folder
 from swivel.storage.output_folder import output_folder
 
 PIECE = 1000
@@ -24,8 +23,8 @@ PIECE = 1000
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make pieces small, and read a piece in several parts."""
-    monkeypatch.setattr(checksums, "PIECE_BYTES", PIECE)
-    monkeypatch.setattr(checksums, "_READ_BYTES", 300)
+    monkeypatch.setattr(manifest, "PIECE_BYTES", PIECE)
+    monkeypatch.setattr(manifest, "_READ_BYTES", 300)
 
 
 def make_bytes(size: int) -> bytes:
@@ -58,9 +57,9 @@ def test_run_options_limit_the_threads(tmp_path: Path, monkeypatch: pytest.Monke
         used.append(threads)
         return map(function, items)
 
-    monkeypatch.setattr(checksums, "map_in_order", note)
-    monkeypatch.setattr(checksums, "count_cores", lambda: 64)
-    monkeypatch.setattr(checksums, "_limit", 8)
+    monkeypatch.setattr(manifest, "map_in_order", note)
+    monkeypatch.setattr(manifest, "count_cores", lambda: 64)
+    monkeypatch.setattr(manifest, "_limit", 8)
     for threads in (1, 3, 50):
         with output_folder(tmp_path / "new", [], RunOptions(threads=threads)):
             digest_array(np.zeros(3 * PIECE, np.uint8))

@@ -19,9 +19,8 @@ from swivel.config import VectorsConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, DamagedFolder, FolderExists, StorageError, VocabularyError
 from swivel.storage.arrays import map_tensors
-from swivel.storage.checksums import digest_array
 from swivel.storage.files import FolderWriter, create_folder
-from swivel.storage.manifest import read_manifest
+from swivel.storage.manifest import digest_array, read_manifest
 from swivel.vectors import Vectors, VectorTable, combine, combine_vectors, load
 from swivel.vectors.combine import find_main_axes
 from swivel.vectors.folder import HEADER, TENSORS, _read_header, write_vectors

@@ -41,12 +41,12 @@ COMPLETE = "the result is complete"
 MANIFEST = "manifest.json"  # as in `swivel.storage`
 TUNING = "tuning.json"  # as in `swivel.pipeline.train`
 
-# Folders of the finished stages of each command, relative to its output folder; not used with --overwrite.
-FINISHED = {
-    **dict.fromkeys(("count", "import", "add", "extend", "train"), ("",)),
-    **dict.fromkeys(("run", "demo"), ("matrix", "vectors")),
+# Folders of finished stages and of checkpoints, relative to the output folder of each command.
+KEPT = {
+    **dict.fromkeys(("count", "import", "add", "extend"), ("",)),
+    "train": ("", "checkpoint-*"),
+    **dict.fromkeys(("run", "demo"), ("matrix", "vectors", "vectors/checkpoint-*")),
 }
-CHECKPOINTS = {"train": "checkpoint-*", **dict.fromkeys(("run", "demo"), "vectors/checkpoint-*")}
 
 
 def quote(word: str) -> str:
@@ -347,12 +347,11 @@ def describe_kept(context: click.Context) -> str:
     """Return what running a command again will do, or which other command; empty for commands that save nothing."""
     verb = str(context.info_name)
     output = context.params.get("output")
-    if verb not in FINISHED or output is None:
+    if verb not in KEPT or output is None:
         return ""
 
-    patterns = [] if context.params["overwrite"] else list(FINISHED[verb])
-    if verb in CHECKPOINTS:
-        patterns.append(CHECKPOINTS[verb])
+    # With --overwrite, only a checkpoint is of this call.
+    patterns = [pattern for pattern in KEPT[verb] if "checkpoint" in pattern or not context.params["overwrite"]]
     is_kept = any(any(Path(output).glob(f"{pattern}/{MANIFEST}".lstrip("/"))) for pattern in patterns)
     is_kept |= verb == "train" and (Path(output) / TUNING).exists()
     if not is_kept:

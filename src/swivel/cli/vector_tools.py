@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import webbrowser
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import click
 
 from swivel.cli.flags import Command, config_options, count_option, overwrite_option, threads_option
 from swivel.cli.main import cli, open_vectors, output_option
-from swivel.cli.terminal import align_table, print_result, show, shown
+from swivel.cli.terminal import align_table, print_result, show
 from swivel.errors import ConfigError
 from swivel.explorer import server
 from swivel.pipeline.settings import given
@@ -28,7 +27,6 @@ from swivel.vectors.search import check_count
 from swivel.vectors.text_encoder import SMOOTHING, find_tokenizer
 
 _SIDE_HELP = "the vectors, or the trained columns by their own labels, as the tags of a table of packages and tags"
-MIN_WIDTH = 40
 SHOWN_NEIGHBORS = 8
 
 
@@ -149,7 +147,7 @@ def explore(
     swivel explore work glove.6B.300d.txt     side by side
     """
     server.check_extra()
-    from swivel.explorer.models import open_set
+    from swivel.explorer.queries import open_set
 
     message = options.progress.message
     # The port is taken before vectors are opened: that it is in use is said at once.
@@ -230,9 +228,9 @@ def draw_comparison(result: comparison.ModelComparison, count: int) -> None:
     print_result("", first)
     # Neighbors say in which sense a word moved, which no number does.
     for word, line in zip(words, lines, strict=True):
-        neighbors_before = _clip("    A: " + ", ".join(word.before[:SHOWN_NEIGHBORS]))
-        neighbors_after = _clip("    B: " + ", ".join(word.after[:SHOWN_NEIGHBORS]))
-        print_result(line, neighbors_before, neighbors_after)
+        neighbors_before = ", ".join(word.before[:SHOWN_NEIGHBORS])
+        neighbors_after = ", ".join(word.after[:SHOWN_NEIGHBORS])
+        print_result(line, f"    A: {neighbors_before}", f"    B: {neighbors_after}")
 
 
 def _agreement(agreement: comparison.Agreement) -> str:
@@ -244,9 +242,3 @@ def _cells(word: comparison.Word) -> list[str]:
     if word.same_text is not None and word.moved_z is not None:
         cells += [f"{word.same_text:.3f}", f"{word.moved_z:.1f}"]
     return cells
-
-
-def _clip(text: str) -> str:
-    text = shown(text)
-    width = max(shutil.get_terminal_size((110, 24)).columns, MIN_WIDTH)
-    return text if len(text) <= width else text[: width - 3].rstrip(", ") + "..."

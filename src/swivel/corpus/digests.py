@@ -18,8 +18,7 @@ from typing import Any
 from swivel.errors import CorpusError, StorageError, clear_errors
 from swivel.runtime.parallel import map_in_order
 from swivel.runtime.progress import Progress, track
-from swivel.storage.checksums import digest_range
-from swivel.storage.manifest import read_manifest
+from swivel.storage.manifest import digest_range, read_manifest
 
 SOURCES = "sources"  # key of the digests in the facts of a manifest
 _CHUNK_BYTES = 64 << 20  # hashed by one thread; the digest of a file is that of the digests of its chunks

@@ -30,9 +30,8 @@ from swivel.counts.matrix import Matrix, MatrixContents
 from swivel.counts.shards import FILES, CellArrays, open_cells
 from swivel.errors import DamagedFolder, StorageError, VocabularyError
 from swivel.storage.arrays import npy_bytes
-from swivel.storage.checksums import digest_bytes
 from swivel.storage.files import FolderWriter, create_folder
-from swivel.storage.manifest import REMEDY, Folder, fingerprint, open_folder
+from swivel.storage.manifest import REMEDY, Folder, digest_bytes, fingerprint, open_folder
 
 STAGE = "matrix"
 LARGE = ("positions.npy", "counts.npy")  # memory-mapped, and not read when the matrix is opened

@@ -21,8 +21,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from swivel.errors import ConfigError, SwivelError
 from swivel.explorer import queries
 from swivel.explorer.maps import MAX_TEXT_LENGTH, Map
-from swivel.explorer.models import VectorSet, View
-from swivel.explorer.queries import MAX_TERMS
+from swivel.explorer.queries import MAX_TERMS, VectorSet, View
 from swivel.explorer.server import HEADERS, find_fault
 from swivel.vectors import Expression
 

@@ -1,27 +1,285 @@
-"""Queries about vectors: neighbors, analogies, columns, comparisons and suggestions.
+"""The sets of vectors in the explorer, their views, and queries about them: neighbors, analogies, columns, comparisons.
 
-The functions return plain dictionaries for JSON; `app` connects them to HTTP.
+A `VectorSet` has several views (the saved vectors, w, c, and w + c). Each view is a `Vectors`, made on first use. The
+functions return plain dictionaries for JSON; `app` connects them to HTTP.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import bisect
+import difflib
+import heapq
+import itertools
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from swivel.config import VectorsConfig
+from swivel.counts import Matrix, open_matrix
 from swivel.errors import ConfigError, UnknownToken
-from swivel.explorer.models import VectorSet, View
-from swivel.vectors import Expression, parse_expression
+from swivel.explorer.maps import Map
+from swivel.runtime.control_characters import escape_controls
+from swivel.vectors import Expression, Vectors, VectorTable, combine_vectors, parse_expression
+from swivel.vectors.folder import find_matrix
+from swivel.vectors.formats import find_vectors, open_vectors
+from swivel.vectors.projection import weigh_labels
 from swivel.vectors.search import best_ids, check_scores, scale_to_unit, score_3cosmul
 
+_EXAMPLE_RANKS = (100, 200, 300, 500, 800, 1_200, 1_800, 2_700)  # The most telling word between two of them is shown.
+_EXPRESSIONS = ("king - man + woman", "paris - france + italy", "larger - large + small", "music + film")
+_ANALOGIES = (
+    ("man", "king", "woman"),
+    ("france", "paris", "italy"),
+    ("big", "bigger", "small"),
+    ("go", "went", "see"),
+    ("he", "his", "she"),
+)
+_ROWS_COMPARED = 64  # enough to decide whether saved vectors are w + c
+_CANDIDATES = 60  # labels that share most pairs of letters with a text; only these are compared letter by letter
+_MIN_RATIO = 0.6  # of difflib; 'guitr' and 'guitar' have .91
+_MAX_LENGTH = 64  # characters of a spelling that are compared
 MAX_TERMS = 10  # of an expression
 SHARED_REACH = 100  # nearest neighbors of each of two words that are searched for shared ones
-_CLOSE_SHOWN = 5
+_CLOSE_SHOWN = 5  # similar spellings
 _ENOUGH_COMPLETIONS = 3  # a text with this many completions is probably not misspelled
 _ROWS_PER_BLOCK = 1_024  # 1.2 MB at dim 300, which fits into the L2 cache of a core
+
+
+class View:
+    """One view of a set of vectors, such as w or w + c, made on first use."""
+
+    def __init__(self, key: str, label: str, make: Callable[[], Vectors]) -> None:
+        self.key = key  # in requests
+        self.label = label  # on the page
+        self.map = Map(lambda: self.vectors)
+        self._make = make
+        # Held while the vectors are made: two requests must not scale a million of them at once.
+        self._lock = threading.Lock()
+        self._vectors: Vectors | None = None
+
+    @property
+    def vectors(self) -> Vectors:
+        """The vectors, with their cached properties computed; the first thread makes them and the others wait."""
+        with self._lock:
+            if self._vectors is None:
+                vectors = self._make()
+                _ = vectors.unit_vectors, vectors.is_zero  # computed under the lock, once
+                self._vectors = vectors
+            return self._vectors
+
+    @cached_property
+    def speller(self) -> Speller:
+        """Completion and spelling suggestions over the labels of the view."""
+        return Speller(self.vectors.vocabulary.tokens)
+
+    @cached_property
+    def _is_counted(self) -> bool:
+        return bool(self.vectors.vocabulary.counts.any())
+
+    def facts(self, number: int) -> dict[str, Any]:
+        """Return the token, count and rank of the label with id `number`, for JSON."""
+        vocabulary = self.vectors.vocabulary
+        count = int(vocabulary.counts[number]) if self._is_counted else None
+        return {"token": vocabulary[number], "count": count, "rank": number + 1, "of": len(vocabulary)}
+
+
+class VectorSet:
+    """Named vectors, with the matrix of counts they were trained on if it is available."""
+
+    def __init__(self, name: str, vectors: Vectors, matrix: Matrix | None = None) -> None:
+        if matrix is not None and matrix.rows.tokens != vectors.vocabulary.tokens:
+            raise ConfigError(
+                f"{matrix.path}: its rows are not the words of {name}; "
+                "pass the matrix that these vectors were trained on"
+            )
+        self.name = name
+        self.vectors = vectors
+        self.matrix = matrix
+        self.views: Mapping[str, View] = {view.key: view for view in _list_views(vectors)}
+
+    def view(self, key: str) -> View:
+        """Return the view with a key; the first view for an empty key."""
+        if not key:
+            return next(iter(self.views.values()))
+        if key not in self.views:
+            raise ConfigError(f"view must be one of {', '.join(self.views)}, got {key[:40]!r}")
+        return self.views[key]
+
+    def count(self, row: str, column: str) -> float | None:
+        """Return the co-occurrence count of a row and a column, None if it is not in a matrix."""
+        if self.matrix is None or row not in self.matrix.rows or column not in self.matrix.columns:
+            return None
+        return self.matrix.count(row, column)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the facts about the set that the page shows, for JSON."""
+        vectors = self.vectors
+        # Examples that tell something, from frequent to rarer words.
+        weights = weigh_labels(vectors, min(len(vectors), _EXAMPLE_RANKS[-1]))
+        rank_ranges = [(start, weights[start:end]) for start, end in itertools.pairwise(_EXAMPLE_RANKS)]
+        examples = [vectors.vocabulary[start + int(range_.argmax())] for start, range_ in rank_ranges if len(range_)]
+        return {
+            "name": self.name,
+            "tokens": len(vectors),
+            "dim": vectors.dim,
+            "columns": 0 if vectors.columns is None else len(vectors.columns),
+            "has_counts": bool(vectors.vocabulary.counts.any()),
+            "has_matrix": self.matrix is not None,
+            "examples": examples or list(vectors.vocabulary.tokens[:6]),
+            "expressions": [text for text in _EXPRESSIONS if all(word in vectors for word in text.split()[::2])],
+            "analogies": [words for words in _ANALOGIES if all(word in vectors for word in words)],
+            "views": [{"key": view.key, "label": view.label} for view in self.views.values()],
+        }
+
+
+def _list_views(vectors: Vectors) -> list[View]:
+    """Return the views of vectors, the saved vectors first; w or w + c replaces them if it is the same."""
+    saved = View("saved", "as saved", lambda: vectors)
+    columns = vectors.column_table
+    if columns is None:
+        return [saved]
+
+    views = [View("w", "w", lambda: Vectors(vectors.row_table)), View("c", "c", lambda: Vectors(columns))]
+    if vectors.columns_per_row:
+        views.append(View("w+c", "w + c", lambda: Vectors(_sum_sides(vectors))))
+
+    kind = _saved_as(vectors)
+    if kind == "other":
+        return [saved, *views]
+    first = next(view for view in views if view.key == kind)
+    return [first, *(view for view in views if view is not first)]
+
+
+def _saved_as(vectors: Vectors) -> str:
+    """Return whether the saved vectors are `w` or `w+c`, else `other`."""
+    if vectors.vectors is vectors.rows:
+        return "w"
+    if vectors.columns is None or not vectors.columns_per_row or vectors.dim != vectors.rows.shape[1]:
+        return "other"
+
+    # Training may have combined rows and columns with float32 rounding in another order.
+    first = slice(0, _ROWS_COMPARED)
+    columns = vectors.columns[: _ROWS_COMPARED * vectors.columns_per_row]
+    summed = vectors.rows[first] + columns.reshape(-1, vectors.columns_per_row, vectors.dim).sum(axis=1)
+    return "w+c" if np.allclose(summed, vectors.vectors[first], atol=1e-5) else "other"
+
+
+def _sum_sides(vectors: Vectors) -> VectorTable:
+    summed = combine_vectors(vectors.rows, vectors.columns, vectors.columns_per_row, VectorsConfig(combine="sum"))
+    return VectorTable(vectors.vocabulary, summed)
+
+
+def open_set(path: str | Path, matrix: str | Path | None = None) -> VectorSet:
+    """Open vectors and the matrix they were trained on, by default the folder `matrix` beside them."""
+    vectors = open_vectors(path)
+    vectors_path = find_vectors(path)
+    counts = find_matrix(vectors) if matrix is None else open_matrix(matrix)
+    return VectorSet(_name_set(vectors_path), vectors, counts)
+
+
+def _name_set(path: Path) -> str:
+    """Return the name of the folder or file of vectors; for the vectors of a run, the name of the run."""
+    path = path.resolve()
+    # A name of a folder may be no UTF-8, and may hide or reorder what the page shows.
+    return escape_controls(path.parent.name if path.name == "vectors" else path.name)
+
+
+class Speller:
+    """Find labels by prefix, by substring, and by similar spelling, ignoring case.
+
+    Labels are in order of decreasing frequency, and the methods return their positions.
+
+    >>> speller = Speller(["guitar", "Guitars", "piano", "bass guitar"])
+    >>> speller.complete("gui", 5), speller.find_close("giutar", 1)
+    ([0, 1, 3], [0])
+    """
+
+    def __init__(self, labels: Sequence[str]) -> None:
+        self._folded = [label.casefold() for label in labels]
+        self._labels = labels
+
+    def complete(self, text: str, count: int) -> list[int]:
+        """Return the ids of labels that complete a text."""
+        # The text itself comes first, then labels that start with it, then labels that contain it; common
+        # ones first.
+        folded = text.casefold()
+        matches = self._starting_with(folded, count)
+        exact = [number for number in matches if self._labels[number] == text]
+        matches = exact + [number for number in matches if number not in exact]
+
+        if len(matches) < count and folded:
+            known = set(matches)
+            inside = (number for number, label in enumerate(self._folded) if folded in label and number not in known)
+            matches += itertools.islice(inside, count - len(matches))
+        return matches
+
+    def find_close(self, text: str, count: int) -> list[int]:
+        """Return the ids of the labels with the most similar spelling, the closest first; ties by frequency."""
+        folded = text.casefold()[:_MAX_LENGTH]
+        matcher = difflib.SequenceMatcher(b=folded, autojunk=False)
+
+        rated = []
+        for number in self._similar(folded).tolist():
+            matcher.set_seq1(self._folded[number][:_MAX_LENGTH])
+            ratio = matcher.ratio()
+            if ratio >= _MIN_RATIO and self._labels[number] != text:
+                rated.append((-ratio, number))
+
+        return [number for _, number in sorted(rated)[:count]]
+
+    @cached_property
+    def _sorted(self) -> tuple[list[str], list[int]]:
+        order = sorted(range(len(self._folded)), key=self._folded.__getitem__)
+        return [self._folded[number] for number in order], order
+
+    def _starting_with(self, folded: str, count: int) -> list[int]:
+        """Return the ids of labels with a prefix: the prefix itself, then the most common ones."""
+        labels, order = self._sorted
+        first = bisect.bisect_left(labels, folded)
+        last = bisect.bisect_right(labels, folded + "\U0010ffff")
+
+        same = order[first : bisect.bisect_right(labels, folded)]
+        rest = heapq.nsmallest(count, order[first + len(same) : last])
+        return (sorted(same) + rest)[:count]
+
+    @cached_property
+    def _pairs(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Sorted keys of all pairs of adjacent letters, the label of each, and the number of pairs per label."""
+        # Line ends mark the start and the end of a label: "ab" has the pairs (start, a), (a, b) and (b, end).
+        text = "\n".join(["", *(label[:_MAX_LENGTH].replace("\n", " ") for label in self._folded), ""])
+        letters = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4").astype(np.int64)
+
+        # A key packs two code points of at most 21 bits. The line end before a label belongs to that label.
+        keys = letters[:-1] << 21 | letters[1:]
+        owner = np.cumsum(letters == ord("\n"))[:-1] - 1
+
+        is_real = owner < len(self._folded)
+        keys = keys[is_real]
+        owner = owner[is_real]
+        order = np.argsort(keys, kind="stable")
+        return keys[order], owner[order], np.bincount(owner, minlength=len(self._folded))
+
+    def _similar(self, folded: str) -> NDArray[np.intp]:
+        """Return the ids of the labels that share most pairs of letters with a text (Dice coefficient)."""
+        keys, owner, sizes = self._pairs
+        letters = [ord(letter) for letter in f"\n{folded}\n"]
+        pairs_of_text = np.unique([a << 21 | b for a, b in itertools.pairwise(letters)])
+
+        begins = np.searchsorted(keys, pairs_of_text)
+        ends = np.searchsorted(keys, pairs_of_text, side="right")
+        shared = np.zeros(len(sizes), np.float32)
+        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+            shared += np.bincount(owner[begin:end], minlength=len(sizes))
+
+        scores = (2 * shared / (sizes + len(pairs_of_text))).astype(np.float32)
+        best = best_ids(scores, _CANDIDATES)
+        return best[scores[best] > 0]
 
 
 class NoSuchWord(UnknownToken):

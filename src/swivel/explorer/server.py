@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import uvicorn
     from fastapi import Request
 
-    from swivel.explorer.models import VectorSet
+    from swivel.explorer.queries import VectorSet
 
 PORT = 8707
 _BACKLOG = 64  # connections that are accepted at once

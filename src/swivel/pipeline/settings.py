@@ -20,7 +20,7 @@ from swivel.config import (
 )
 from swivel.errors import ConfigError
 from swivel.runtime.options import RunOptions
-from swivel.storage.checksums import limit_threads
+from swivel.storage.manifest import limit_threads
 
 if TYPE_CHECKING:
     from swivel.vectors import Vectors

@@ -85,17 +85,8 @@ class RunSummary:
     asked: tuple[Asked, ...]
     map: tuple[list[str], NDArray[np.float32]]  # words, and their coordinates (n, 2)
     analogies: SetResult
-
-    @property
-    def epochs(self) -> Losses:
-        """The losses of the training; none if the vectors were not trained by Swivel."""
-        losses: Losses = self.vectors.facts.get("losses", [])
-        return losses
-
-    @property
-    def training_seconds(self) -> float:
-        """Seconds spent training, including earlier calls that were interrupted."""
-        return float(self.vectors.facts.get("training_seconds", 0.0))
+    epochs: Losses  # none if the vectors were not trained by Swivel
+    training_seconds: float  # including earlier calls that were interrupted
 
 
 def summarize_run(vectors: Vectors, matrix: Matrix, folder: Path | None = None) -> RunSummary:
@@ -108,6 +99,8 @@ def summarize_run(vectors: Vectors, matrix: Matrix, folder: Path | None = None) 
         asked=ask_words(vectors),
         map=find_map(vectors),
         analogies=score_analogies(vectors, read_bundled(), EvaluationConfig(top=MAX_ANSWERS, draws=0)),
+        epochs=vectors.facts.get("losses", []),
+        training_seconds=vectors.facts.get("training_seconds", 0.0),
     )
 
 
@@ -122,12 +115,6 @@ def find_map(vectors: Vectors) -> tuple[list[str], NDArray[np.float32]]:
     if len(ids):
         points = fit_to_frame(compute_umap(reduce_vectors(scale_to_unit(vectors.vectors[ids]))))
     return [vectors.vocabulary[number] for number in ids.tolist()], points
-
-
-def find_frequencies(vectors: Vectors) -> NDArray[np.float64] | None:
-    """Return the count of each word in the text, else the sum of its row; None if neither is known."""
-    counts = vectors.vocabulary.counts.astype(np.float64)
-    return counts if counts.any() else vectors.row_sums
 
 
 def choose_words(vocabulary: Vocabulary) -> list[tuple[str, int]]:
@@ -168,7 +155,9 @@ def ask_words(vectors: Vectors) -> tuple[Asked, ...]:
     """Return common, middling and rare words with their nearest neighbors."""
     chosen = choose_words(vectors.vocabulary)
     words = [vectors.vocabulary[number] for _, number in chosen]
-    frequencies = find_frequencies(vectors)
+    # The count of each word in the text, else the sum of its row; None if neither is known.
+    counts = vectors.vocabulary.counts
+    frequencies = counts if counts.any() else vectors.row_sums
 
     candidates = vectors
     if len(vectors) > MAX_CANDIDATES:  # Normalizing millions of vectors would take longer than the rest of the report.

@@ -3,9 +3,9 @@
 NumPy evaluates the header of `.npy` as a Python literal and fails in many different ways if it is damaged. The reader
 here accepts what NumPy writes for arrays of numbers and strings, and raises ValueError for everything else.
 
-A safetensors file is the length of the header (8 bytes, little-endian), the header (JSON), and the bytes of the tensors.
-The library safetensors is not used: it writes under a temporary name that a killed process leaves behind, and its files
-are readable by their owner only.
+A safetensors file is the length of the header (8 bytes, little-endian), the header (JSON), and the bytes of the
+tensors. The library safetensors is not used: it writes under a temporary name that a killed process leaves behind, and
+its files are readable by their owner only.
 """
 
 from __future__ import annotations

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from swivel.errors import FolderExists, StorageError, clear_errors
 from swivel.storage.arrays import write_array, write_tensors
-from swivel.storage.checksums import digest_file
 from swivel.storage.lock import (
     lock_folder,
     remove_file,
@@ -27,7 +26,7 @@ from swivel.storage.lock import (
     wait_for_folder,
     writing,
 )
-from swivel.storage.manifest import MANIFEST, Manifest, Part, read_manifest, seal, to_json
+from swivel.storage.manifest import MANIFEST, Manifest, Part, digest_file, read_manifest, seal, to_json
 from swivel.storage.output_folder import refuse_foreign
 
 _LINES_PER_WRITE = 1 << 16

@@ -1,4 +1,8 @@
-"""Reading result folders: manifests, checksums and parts."""
+"""Reading result folders: manifests, checksums and parts.
+
+The checksum of up to `PIECE_BYTES` bytes is their SHA-256 digest, in hexadecimal. That of more bytes is `PREFIX` and
+the SHA-256 digest of the digests of their pieces, which are computed on several cores.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +11,20 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from swivel._version import __version__
 from swivel.errors import DamagedFolder, StorageError, UnfinishedFolder, clear_errors
 from swivel.runtime.control_characters import escape_controls
+from swivel.runtime.parallel import map_in_order
+from swivel.runtime.resources import count_cores
 from swivel.storage.arrays import map_array
-from swivel.storage.checksums import digest_file
 
 FORMAT_VERSION = 2
 MAX_RECORD_BYTES = 1 << 28  # of a manifest or another JSON file; a million input files take half of it
@@ -27,6 +33,11 @@ REMEDY = "create the folder again with overwrite=True, or restore the file"
 # What a stage writes before the manifest.
 _TRACES = ("row_sums.npy", "positions.npy", "tuning.json", "lock", "checkpoint-*", "scratch-*", "*.part")
 _CHECKSUM_FIELD = ',\n "checksum": "'
+PIECE_BYTES = 1 << 24
+PREFIX = "16MiB:"
+_READ_BYTES = 1 << 21  # After each read, a thread waits for Python's lock if other threads use it.
+_MAX_THREADS = 8  # Memory and disk are not faster for more of them.
+_limit = _MAX_THREADS  # of the last call that has run options
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +45,7 @@ class Part:
     """Size and checksum of one file of a folder."""
 
     bytes: int
-    sha256: str  # see `checksums`
+    sha256: str  # see `digest_file`
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,3 +289,63 @@ def describe_damage(path: Path, manifest: Manifest, problem: str) -> StorageErro
     if is_same:
         return DamagedFolder(f"{problem}; {REMEDY}")
     return StorageError(f"{path}: another process replaces this folder; try again when it has finished")
+
+
+def limit_threads(threads: int) -> None:
+    """Compute checksums on at most so many threads from now on."""
+    global _limit
+    _limit = min(threads, _MAX_THREADS)
+
+
+def digest_file(path: Path) -> str:
+    """Return the checksum of a file."""
+    return _digest(lambda start: digest_range(path, start, PIECE_BYTES), path.stat().st_size)
+
+
+def digest_range(path: Path, start: int, size: int) -> bytes:
+    """Return the SHA-256 digest of up to `size` bytes of a file."""
+    digest = hashlib.sha256()
+    stop = start + size
+    # One buffer per range, so that memory does not depend on the size of the file.
+    buffer = np.empty(_READ_BYTES, np.uint8).data
+    with path.open("rb", buffering=0) as file:
+        file.seek(start)
+        while start < stop and (read := file.readinto(buffer[: stop - start])):
+            digest.update(buffer[:read])
+            start += read
+    return digest.digest()
+
+
+def digest_array(values: NDArray[Any]) -> str:
+    """Return the checksum of the bytes of an array.
+
+    >>> digest_array(np.zeros(1 << 24, np.uint8))[:16], digest_array(np.zeros(1 << 25, np.uint8))[:16]
+    ('080acf35a507ac98', '16MiB:5dbb5561c9')
+    """
+    return digest_bytes(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
+
+
+def digest_bytes(*buffers: bytes | memoryview) -> str:
+    """Return the checksum of the bytes of some buffers, one after the other."""
+    ends = np.cumsum([len(buffer) for buffer in buffers]).tolist()
+
+    def digest_piece(start: int) -> bytes:
+        digest = hashlib.sha256()
+        for buffer, end in zip(buffers, ends, strict=True):
+            first = end - len(buffer)
+            digest.update(buffer[max(start - first, 0) : max(start + PIECE_BYTES - first, 0)])
+        return digest.digest()
+
+    return _digest(digest_piece, ends[-1])
+
+
+def _digest(digest_piece: Callable[[int], bytes], size: int) -> str:
+    """Return the checksum of `size` bytes; `digest_piece` returns the digest of the piece that begins at a byte."""
+    if size <= PIECE_BYTES:
+        return digest_piece(0).hex()
+
+    # SHA-256 of one core is slower than a disk: pieces are computed side by side.
+    whole = hashlib.sha256()
+    for digest in map_in_order(digest_piece, range(0, size, PIECE_BYTES), threads=min(count_cores(), _limit)):
+        whole.update(digest)
+    return PREFIX + whole.hexdigest()

@@ -15,7 +15,6 @@ from typing import Any
 
 from swivel.errors import ConfigError, FolderExists, StorageError, clear_errors
 from swivel.runtime.options import RunOptions
-from swivel.storage.checksums import limit_threads
 from swivel.storage.lock import (
     LOCK,
     LOCK_MARK,
@@ -27,7 +26,7 @@ from swivel.storage.lock import (
     scratch_folder,
     sweep_folder,
 )
-from swivel.storage.manifest import MANIFEST, read_manifest
+from swivel.storage.manifest import MANIFEST, limit_threads, read_manifest
 
 # Files that Swivel writes, with bytes near their start by which they differ from files of other tools.
 _FOLDER_MARKS = {

@@ -19,9 +19,8 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, DamagedFolder, StorageError, VocabularyError, clear_errors
 from swivel.runtime.control_characters import escape_controls
 from swivel.storage.arrays import map_tensors
-from swivel.storage.checksums import digest_array
 from swivel.storage.files import FolderWriter
-from swivel.storage.manifest import REMEDY, Folder, describe_damage, open_folder
+from swivel.storage.manifest import REMEDY, Folder, describe_damage, digest_array, open_folder
 from swivel.vectors.search import Floats
 from swivel.vectors.subwords import Subwords
 from swivel.vectors.vector_table import VectorTable
