@@ -6,6 +6,7 @@ import re
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
+from swivel.evaluation import Point
 from swivel.reports.html import (
     flatten_facts,
     inline_svg,
@@ -16,7 +17,7 @@ from swivel.reports.html import (
     write_picture,
     write_table,
 )
-from swivel.reports.plots import Point, draw_figure, plot_frequency
+from swivel.reports.plots import draw_figure, plot_frequency
 
 
 def draw_curve() -> bytes:

@@ -20,11 +20,10 @@ from swivel.cli import cli
 from swivel.cli.evaluate import split_name
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, MissingExtra, StorageError
-from swivel.evaluation import AnalogySet, SetResult, summarize_answers
+from swivel.evaluation import AnalogySet, Point, SetResult, summarize_answers
 from swivel.reports.plots import (
     COLORS,
     INK,
-    Point,
     draw_figure,
     make_curves,
     plot_differences,

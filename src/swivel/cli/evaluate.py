@@ -14,13 +14,13 @@ from swivel.cli.flags import Command, config_options, overwrite_option, refuse_i
 from swivel.cli.main import cli, open_vectors, output_option
 from swivel.cli.tables import matrix_option, table_options
 from swivel.cli.terminal import draw_table, print_result, show, shown
-from swivel.errors import ConfigError, StorageError
+from swivel.errors import ConfigError
 from swivel.explorer.maps import LAYOUTS, MAP_FORMATS, make_map
 from swivel.reports import plots
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.storage.output_folder import check_output_file, refuse_overlap
-from swivel.vectors import Vectors, load
+from swivel.vectors import Vectors
 from swivel.vectors.formats import find_vectors
 
 USED_WITH_TABLES = {"held_out", "matrix", "fields", "header", "k"}
@@ -160,7 +160,7 @@ def map_command(vectors: str, output: str, words: int, layout: str, options: Run
 @output_file
 def epochs(vectors: str, output: str, options: RunOptions) -> None:
     """Plot the mean loss per epoch of RUN, the folder of `swivel run` or `swivel train`."""
-    save_plot(output, [vectors], lambda: plots.plot_epochs(_open_run(vectors).facts.get("losses", ())))
+    save_plot(output, [vectors], lambda: plots.plot_epochs(open_vectors(vectors).facts.get("losses", ())))
 
 
 @plot.command(cls=Command, short_help="Accuracy of analogies against frequency.")
@@ -214,10 +214,3 @@ def split_name(text: str) -> tuple[str, str]:
         return name, path
     place = Path(text)
     return (place.parent.name or place.stem) if place.name == "vectors" else place.stem, text
-
-
-def _open_run(vectors: str) -> Vectors:
-    path = find_vectors(vectors)
-    if not path.is_dir():
-        raise StorageError(f"{vectors}: a file says nothing of its training; open the folder that training wrote")
-    return load(path)
