@@ -20,12 +20,12 @@ import numpy as np
 from fuzz.guard import SPLIT, Target, option, parts, put
 from fuzz.tokenizer_reference import split_units
 from swivel.config import CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
-from swivel.corpus import BREAK, encoded_corpus, type_tables
+from swivel.corpus import encoded_corpus, type_tables
 from swivel.corpus.character_classes import TokenizerRules, build_rules
 from swivel.corpus.encoded_corpus import EncodedCorpus, EncodeWorker
 from swivel.corpus.streams import Stream, cut_stream, open_streams
 from swivel.corpus.tokenizer_kernels import START, STEP_TYPES
-from swivel.corpus.vocabulary import Vocabulary
+from swivel.corpus.vocabulary import BREAK, Vocabulary
 from swivel.counts.importers.import_config import ImportConfig
 from swivel.evaluation.datasets import AnalogySet, CategorySet, SimilaritySet, TestSet, find_sets, read_set
 from swivel.runtime.resources import parse_bytes

@@ -16,8 +16,7 @@ import pytest
 
 import swivel
 from swivel.config import CountConfig, TrainConfig
-from swivel.corpus import BREAK
-from swivel.corpus.vocabulary import Vocabulary
+from swivel.corpus.vocabulary import BREAK, Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.counts.block_layout import Layout, choose_layout
 from swivel.counts.cooccurrence.corpus_count import make_spec

@@ -13,9 +13,8 @@ import pytest
 
 from stored import folder_of
 from swivel.config import CorpusConfig
-from swivel.corpus import digests as digesting
-from swivel.corpus import fingerprint_sources
-from swivel.corpus.digests import SOURCES, digest_files
+from swivel.corpus import sources as digesting
+from swivel.corpus.sources import SOURCES, digest_files, fingerprint_sources
 from swivel.errors import CorpusError, FolderExists
 from swivel.pipeline.count import count
 from swivel.runtime.progress import SILENT

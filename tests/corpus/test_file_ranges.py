@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from fuzz.tokenizer_reference import split_units
 from swivel.config import CorpusConfig
 from swivel.corpus import file_ranges as ranges_module
-from swivel.corpus import fingerprint_sources, list_files, list_paths
 from swivel.corpus.file_ranges import FileRange, cut_files, encode_ranges, group_ranges, open_range
-from swivel.corpus.sources import RemoteFile, is_url
+from swivel.corpus.sources import RemoteFile, fingerprint_sources, is_url, list_files, list_paths
 from swivel.errors import CorpusError
 
 
@@ -75,7 +74,7 @@ def test_invalid_utf8_is_reported_with_its_line_in_the_file(tmp_path: Path) -> N
     file.write_bytes(b"fine\n" * 50 + b"b\xff\n" + b"fine\n" * 50)
     part = cut_files([file], CorpusConfig(), 100)[2]
 
-    with pytest.raises(CorpusError, match=r"a.txt, line 51: not valid UTF-8 \(byte 0xff at column 2\)"):
+    with pytest.raises(CorpusError, match=r"a.txt, line 51: not valid UTF-8 \(byte 0xff\)"):
         encode_ranges((part,), CorpusConfig(), scratch=tmp_path)
 
     (tmp_path / "b.txt").write_bytes(b"\xff\n")

@@ -289,7 +289,7 @@ def test_cells_that_are_verified_ahead_are_checked_before_they_are_used(tmp_path
     intact = open_matrix(path)
     intact.verify_ahead()
     assert intact.cells(0, 0).counts.size
-    assert isinstance(intact._contents, MatrixFolder) and intact._contents._verifying is None
+    assert isinstance(intact, MatrixFolder) and intact._verifying is None
 
     damaged = path / "counts.npy"
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"\x7f")

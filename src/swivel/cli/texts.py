@@ -55,7 +55,7 @@ def phrases(
     `swivel run TEXT --phrases word2vec` joins them to one token.
     """
     check_libraries("finding phrases")
-    from swivel.corpus import find_texts, local_files
+    from swivel.corpus.sources import find_texts, local_files
     from swivel.pipeline.count import find_phrases
     from swivel.vectors.search import check_count
 
@@ -118,7 +118,7 @@ def encode(
     swivel encode work/vectors reviews.txt -o reviews.npy
     """
     check_libraries("encoding")
-    from swivel.corpus.text_lines import read_lines
+    from swivel.corpus.streams import read_lines
 
     path = Path(output)
     # Before the text is read, which may take long.

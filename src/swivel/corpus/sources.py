@@ -1,30 +1,38 @@
 """Files of a corpus: paths, folders, globs and URLs (s3://, gs://, hdfs://, zip://...::file://...).
 
-Remote files are read with fsspec.
+Remote files are read with fsspec. The digests of the content of local files are computed on all cores and kept in
+manifests, each with the full path, size, times and inode of its file. If all of these are unchanged, the file is not
+read again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import glob
+import hashlib
 import itertools
 import os
 import re
 import stat
+import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, TypeAlias
+from typing import IO, Any, TypeAlias, TypeVar
 
 from swivel.config import CorpusConfig
-from swivel.corpus.digests import FileDigest, digest_files, full_path
-from swivel.errors import IS_TEXT_HINT, CorpusError, clear_errors
-from swivel.runtime.progress import SILENT, Progress
+from swivel.errors import IS_TEXT_HINT, CorpusError, StorageError, clear_errors
+from swivel.runtime.child_process import call_in_process, can_start_processes
+from swivel.runtime.parallel import map_in_order
+from swivel.runtime.progress import SILENT, Progress, track
 from swivel.runtime.resources import count_cores
-from swivel.storage import fingerprint
+from swivel.storage import fingerprint, read_manifest
 from swivel.storage.overlap import identify, is_own_file, is_own_folder
+
+Result = TypeVar("Result")
 
 STDIN = Path("-")
 # In place of the fingerprint of a source that can be read only once.
@@ -40,6 +48,14 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(://|::)")  # two letters or more, be
 _LOCAL_URL = re.compile(r"(file|local)://")
 _INFO_TYPES = (str, bytes, int, float, tuple, datetime)  # types of file information that have a stable string
 _LOCATION_KEYS = ("name", "filename", "orig_filename", "Key")
+
+SOURCES = "sources"  # key of the digests in the facts of a manifest
+_CHUNK_BYTES = 64 << 20  # hashed by one thread; the digest of a file is that of the digests of its chunks
+_READ_BYTES = 1 << 20
+_COARSE_NS = 2 * 10**9  # With the coarsest times (FAT), a file may change for so long without another time.
+
+# By full path: what this process has computed or found in a manifest, of files that had not just changed.
+_known: dict[str, FileDigest] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,3 +452,116 @@ def clear_remote_errors(name: str) -> Iterator[None]:
         if isinstance(error, FileNotFoundError):  # Some file systems report only the name.
             reason = "no such file or folder"
         raise CorpusError(f"{name}: {reason}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class FileDigest:
+    """Digest of the content of a file, with the properties that change if the file does."""
+
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+    digest: str = ""
+
+
+def full_path(file: Path) -> str:
+    """Return the absolute path of a file; links are not resolved."""
+    return os.path.abspath(file)  # noqa: PTH100 (Path.absolute keeps "..")
+
+
+def digest_files(
+    files: Iterable[Path], *, known: Path | None, threads: int, progress: Progress
+) -> dict[str, FileDigest]:
+    """Return the digests of files by full path; those in the manifest of the folder `known` are not computed again."""
+    recorded = (_read_recorded(known) if known is not None else {}) | _known
+    digests_by_path: dict[str, FileDigest] = {}
+    changed: dict[str, FileDigest] = {}
+    started = time.time_ns()
+
+    for file in files:
+        path = full_path(file)
+        with clear_errors(file, CorpusError):
+            status = file.stat()
+        now = FileDigest(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+        before = recorded.get(path)
+
+        if before is not None and now == replace(before, digest=""):
+            digests_by_path[path] = _known[path] = before
+        else:
+            changed[path] = now
+
+    for path, digest in _compute_digests(changed, threads, progress).items():
+        digests_by_path[path] = replace(changed[path], digest=digest)
+        # A file that changed a moment ago may change again without another time.
+        if max(changed[path].mtime_ns, changed[path].ctime_ns) + _COARSE_NS < started:
+            _known[path] = digests_by_path[path]
+    return digests_by_path
+
+
+def to_facts(digests: dict[str, FileDigest]) -> dict[str, Any]:
+    """Return digests as facts of a manifest, from which `digest_files` reads them."""
+    # Those of files that changed just before they were hashed are left out: a later change may not show in their times.
+    return {SOURCES: {path: asdict(digest) for path, digest in digests.items() if digest == _known.get(path)}}
+
+
+def _read_recorded(folder: Path) -> dict[str, FileDigest]:
+    """Return the digests in a manifest."""
+    with contextlib.suppress(StorageError, TypeError, AttributeError):
+        sources = read_manifest(folder).facts.get(SOURCES, {})
+        return {path: FileDigest(**fields) for path, fields in sources.items()}
+    return {}
+
+
+def _compute_digests(files: dict[str, FileDigest], threads: int, progress: Progress) -> dict[str, str]:
+    """Return the digest of each file by its path; large files are hashed by several threads."""
+    if not files:
+        return {}
+
+    chunks = [(path, start) for path, file in files.items() for start in range(0, max(file.size, 1), _CHUNK_BYTES)]
+    hashes = {path: hashlib.sha256() for path in files}
+    with track(progress, "comparing files", sum(file.size for file in files.values()), "bytes") as task:
+        digests = map_in_order(_digest_chunk, chunks, threads=threads)
+        for (path, start), digest in zip(chunks, digests, strict=True):
+            hashes[path].update(digest)
+            task.advance(min(files[path].size - start, _CHUNK_BYTES))
+
+    return {path: whole.hexdigest() for path, whole in hashes.items()}
+
+
+def _digest_chunk(chunk: tuple[str, int]) -> bytes:
+    path, start = chunk
+    digest = hashlib.sha256()
+    left = _CHUNK_BYTES
+
+    with clear_errors(path, CorpusError), Path(path).open("rb", buffering=0) as file:
+        file.seek(start)
+        while data := file.read(min(left, _READ_BYTES)):
+            digest.update(data)
+            left -= len(data)
+    return digest.digest()
+
+
+def _is_on_disk(file: Path) -> bool:
+    """Return whether another process finds the same file under this path; /dev/stdin belongs to each process."""
+    return file.is_file() and file.absolute().parts[1:2] not in (("dev",), ("proc",))
+
+
+def read_in_process(
+    read: Callable[..., Result],
+    texts: Texts,
+    *arguments: Any,
+    progress: Progress,
+    check: Callable[[], None],
+    **keywords: Any,
+) -> Result:
+    """Return `read(texts, *arguments, progress=progress, check=check, **keywords)`."""
+    # If the texts are files, the call runs in another process. Use it while this process imports torch for a GPU:
+    # reading would wait for the import most of the time.
+    files = files_of(texts)
+    is_on_disk = files is not None and all(isinstance(file, Path) and _is_on_disk(file) for file in files)
+    if not is_on_disk or not can_start_processes():
+        return read(texts, *arguments, progress=progress, check=check, **keywords)
+
+    with call_in_process(read, files, *arguments, **keywords) as call:
+        return call.wait(progress, check)

@@ -273,7 +273,7 @@ def choose_vocabulary(
 
 def read_tokens(file: Path) -> tuple[str, ...]:
     """Return the tokens of a vocabulary file: the first tab-separated field of each line, escaped as in `rows.txt`."""
-    from swivel.corpus.text_lines import read_lines
+    from swivel.corpus.streams import read_lines
 
     with clear_errors(file, ConfigError):
         mode = file.stat().st_mode

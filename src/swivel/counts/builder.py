@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts.block_layout import Ints, Layout, choose_layout
-from swivel.counts.matrix import Matrix, MatrixContents
-from swivel.counts.matrix_folder import STAGE, adopt_cells, finish_folder, open_matrix_folder
+from swivel.counts.matrix import Matrix
+from swivel.counts.matrix_folder import STAGE, adopt_cells, finish_folder, open_matrix
 from swivel.counts.shards import CellArrays, RunFiles, make_piece, merge_runs, shard_ranges, sum_cells
 from swivel.errors import CountsError, MemoryBudgetError
 from swivel.runtime.parallel import map_in_order
@@ -315,23 +315,23 @@ class MatrixBuilder:
             final.close()
 
         if self._folder is None or final.folder is None:
-            return Matrix(self._describe(final.open(), config))
+            return self._make_matrix(final.open(), config)
 
         self._folder.write_lines("rows.txt", self.spec.rows.to_lines())  # also removes a previous result
         arrays = adopt_cells(self._folder, final.folder, self.threads)
-        finish_folder(self._folder, self._describe(arrays, config), inputs=inputs, facts=facts)
+        finish_folder(self._folder, self._make_matrix(arrays, config), inputs=inputs, facts=facts)
 
-        matrix_folder = open_matrix_folder(self._folder.path)
-        matrix_folder.rows = self.spec.rows  # They were just written, and need not be read again.
-        matrix_folder.columns = self.spec.columns
-        return Matrix(matrix_folder)
+        matrix = open_matrix(self._folder.path)
+        matrix.rows = self.spec.rows  # They were just written, and need not be read again.
+        matrix.columns = self.spec.rows if self.spec.columns is None else self.spec.columns
+        return matrix
 
-    def _describe(self, arrays: CellArrays, config: Any) -> MatrixContents:
-        """Return everything that the finished matrix consists of."""
+    def _make_matrix(self, arrays: CellArrays, config: Any) -> Matrix:
+        """Return the finished matrix of these cells."""
         row_sums, column_sums = sum_cells(arrays, self.layout, threads=self.threads)
-        return MatrixContents(
-            layout=self.layout,
-            arrays=arrays,
+        return Matrix(
+            self.layout,
+            arrays,
             rows=self.spec.rows,
             columns=self.spec.columns,
             row_sums=row_sums,

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts.block_layout import Ints, Layout, UnitCells, block_length
-from swivel.counts.shards import CellArrays
+from swivel.counts.shards import CellArrays, reblock
 from swivel.errors import ConfigError
 from swivel.runtime.estimates import check_memory
 from swivel.runtime.notebook import draw_html
@@ -21,9 +21,8 @@ from swivel.runtime.notebook import draw_html
 if TYPE_CHECKING:
     import scipy.sparse
 
-    from swivel.counts.matrix_folder import MatrixFolder
-
 _CELLS_PER_PIECE = 1 << 20  # cells that are read at a time
+_COMPUTED = ("total", "row_sums", "column_sums", "_as_logs")  # attributes of a matrix that depend on `is_log`
 _SCIPY_BYTES = 72  # memory per cell while a SciPy matrix is made: rows, columns and counts twice, and the matrix
 
 
@@ -97,49 +96,6 @@ class MatrixCells:
                 yield columns[once], rows[once], units[once]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MatrixContents:
-    """Everything that a matrix consists of, in memory; `MatrixFolder` is the same in the files of a folder."""
-
-    layout: Layout
-    arrays: CellArrays
-    rows: Vocabulary
-    columns: Vocabulary | None  # None: the vocabulary of the rows
-    row_sums: Ints  # in units
-    column_sums: Ints
-    unit: int = 1
-    column_parts: tuple[str, ...] = ()
-    config: Mapping[str, Any] = field(default_factory=dict)
-    path: ClassVar[Path | None] = None
-
-    @property
-    def unverified(self) -> CellArrays:
-        """The cells."""
-        return self.arrays
-
-    @property
-    def total_units(self) -> int:
-        """Sum of all counts, in units."""
-        return int(self.row_sums.sum())
-
-    @property
-    def has_columns(self) -> bool:
-        """Whether columns have a vocabulary of their own."""
-        return self.columns is not None
-
-    @property
-    def fingerprint(self) -> str:
-        """Digest of the files that `MatrixFolder` would have."""
-        from swivel.counts.matrix_folder import fingerprint_contents
-
-        return fingerprint_contents(self)
-
-    def verify(self) -> None:
-        """Do nothing, because there are no files that could be damaged."""
-
-    verify_ahead = trust = verify
-
-
 class Matrix:
     """Counts of m row features with n column features: a value that can be pickled, and read by several threads.
 
@@ -149,8 +105,12 @@ class Matrix:
     ----------
     layout
         Blocks of the matrix.
+    rows, columns
+        Vocabularies of the rows and of the columns; the same object if they share it.
     unit
         Counts are stored as integers in units of 1 / unit.
+    row_sums_units, column_sums_units, total_units
+        Exact sums in units: of the rows and of the columns, int64, and of all counts.
     column_parts
         Names of the columns of a word, such as ("left", "right"); () if columns are not derived from the rows.
     config
@@ -161,42 +121,61 @@ class Matrix:
         Whether counts and sums are read as those of log(1 + x); `units` and the fingerprint are those of x.
     """
 
+    path: Path | None = None
+    is_log = False
+    _original: Matrix | None = None  # the matrix that was reblocked
+
     def __init__(
         self,
-        contents: MatrixContents | MatrixFolder,
+        layout: Layout,
+        arrays: CellArrays,
         *,
-        layout: Layout | None = None,
-        arrays: CellArrays | None = None,
-        is_log: bool = False,
+        rows: Vocabulary,
+        columns: Vocabulary | None,  # None: the vocabulary of the rows
+        row_sums: Ints,
+        column_sums: Ints,
+        unit: int = 1,
+        column_parts: tuple[str, ...] = (),
+        config: Mapping[str, Any],
     ) -> None:
-        self._contents = contents
-        self._moved_arrays = arrays  # in other blocks than those of the contents
-        self.layout = layout or contents.layout
-        self.unit = contents.unit
-        self.column_parts = contents.column_parts
-        self.config = contents.config
-        self.path = contents.path
-        self.is_log = is_log
+        self.layout = layout
+        self.arrays = arrays  # the cells
+        self.unverified = arrays  # the cells, without the test of the checksums of their files
+        self.rows = rows
+        self.columns = rows if columns is None else columns
+        self.has_own_columns = columns is not None
+        self.row_sums_units = row_sums
+        self.column_sums_units = column_sums
+        self.total_units = int(row_sums.sum())
+        self.unit = unit
+        self.column_parts = column_parts
+        self.config = config
 
     def __reduce__(self) -> tuple[Callable[..., Matrix], tuple[Any, ...]]:
         """Pickle all arrays, because a folder may be gone when they are needed."""
-        contents = self._contents
-        in_memory = MatrixContents(
-            layout=self.layout,
-            arrays=CellArrays(*map(np.array, self._arrays)),
-            rows=contents.rows,
-            columns=contents.columns,
-            row_sums=np.array(contents.row_sums),
-            column_sums=np.array(contents.column_sums),
-            unit=self.unit,
-            column_parts=self.column_parts,
-            config=self.config,
-        )
+        contents = {
+            "layout": self.layout,
+            "arrays": CellArrays(*map(np.array, self.arrays)),
+            "rows": self.rows,
+            "columns": self.columns if self.has_own_columns else None,
+            "row_sums": np.array(self.row_sums_units),
+            "column_sums": np.array(self.column_sums_units),
+            "unit": self.unit,
+            "column_parts": self.column_parts,
+            "config": self.config,
+        }
         # What is computed from the cells must stay the same, although those of a copy may be in other blocks.
-        computed = {name: value for name, value in vars(self).items() if name == "_log_sums"}
-        if self._moved_arrays is not None:
+        computed = {name: value for name, value in vars(self).items() if name in ("is_log", "_log_sums")}
+        if self._original is not None:
             computed["fingerprint"] = self.fingerprint
-        return _restore, (in_memory, self.is_log, computed)
+        return _restore, (contents, computed)
+
+    def _copy(self, **changes: Any) -> Matrix:
+        """Return a copy with other attributes; everything else is shared, except what follows from `is_log`."""
+        copy = object.__new__(type(self))
+        attributes = {name: value for name, value in vars(self).items() if name not in _COMPUTED}
+        vars(copy).update(attributes, **changes)
+        return copy
 
     def to_memory(self) -> Matrix:
         """Return the matrix with all arrays in memory, independent of any folder."""
@@ -209,12 +188,7 @@ class Matrix:
         """Store the counts in a folder, which `counts.open_matrix` opens."""
         from swivel.counts.matrix_folder import save_matrix
 
-        save_matrix(self._contents, Path(folder), overwrite=overwrite)
-
-    @property
-    def _arrays(self) -> CellArrays:
-        """The cells; those of a folder are verified at the first access."""
-        return self._contents.arrays if self._moved_arrays is None else self._moved_arrays
+        save_matrix(self._original or self, Path(folder), overwrite=overwrite)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -239,7 +213,7 @@ class Matrix:
     @cached_property
     def cell_count(self) -> int:
         """Number of observed cells; in a symmetric matrix x_ij and x_ji are two cells."""
-        offsets = (self._moved_arrays or self._contents.unverified).offsets[0]
+        offsets = self.unverified.offsets[0]
         stored = int(offsets[-1])
         if not self.is_symmetric:
             return stored
@@ -249,27 +223,12 @@ class Matrix:
     @property
     def stored_cell_count(self) -> int:
         """Number of cells that are stored: those of a symmetric matrix once."""
-        return len((self._moved_arrays or self._contents.unverified).counts)
+        return len(self.unverified.counts)
 
     @cached_property
     def total(self) -> float:
         """Sum of all counts of the matrix."""
         return float(self.row_sums.sum()) if self.is_log else self.total_units / self.unit
-
-    @property
-    def total_units(self) -> int:
-        """Exact sum of all counts, in units."""
-        return self._contents.total_units
-
-    @property
-    def row_sums_units(self) -> Ints:
-        """Exact row sums, int64, in units."""
-        return self._contents.row_sums
-
-    @property
-    def column_sums_units(self) -> Ints:
-        """Exact column sums, int64, in units."""
-        return self._contents.column_sums
 
     @cached_property
     def row_sums(self) -> NDArray[np.float64]:
@@ -292,27 +251,22 @@ class Matrix:
             column_sums += np.bincount(columns, counts, len(column_sums))
         return row_sums, column_sums
 
-    @property
-    def rows(self) -> Vocabulary:
-        """Vocabulary of the rows."""
-        return self._contents.rows
-
-    @property
-    def columns(self) -> Vocabulary:
-        """Vocabulary of the columns; the same object as `rows` if they share it."""
-        return self._contents.columns or self._contents.rows
-
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of the content: equal for equal matrices, independent of their source and folder."""
-        return self._contents.fingerprint
+        """Digest of the content: equal for equal matrices, independent of their source, folder and blocks."""
+        if self._original is not None:
+            return self._original.fingerprint
+
+        from swivel.counts.matrix_folder import fingerprint_contents
+
+        return fingerprint_contents(self)
 
     @property
     def columns_per_row(self) -> int:
         """Number of columns per row feature: 1 if columns are the rows, 0 if they are unrelated."""
         if self.column_parts:
             return len(self.column_parts)
-        return int(not self._contents.has_columns)
+        return int(not self.has_own_columns)
 
     def transformed(self, transform: str) -> Matrix:
         """Return the matrix as training reads it with the setting `transform`: log(1 + x) in place of x for "log"."""
@@ -321,19 +275,16 @@ class Matrix:
     @cached_property
     def _as_logs(self) -> Matrix:
         # Kept, because its sums are computed from all cells.
-        return Matrix(self._contents, layout=self.layout, arrays=self._moved_arrays, is_log=True)
+        return self._copy(is_log=True)
 
     def verify(self) -> None:
         """Raise DamagedFolder for the first file whose checksum differs from the manifest."""
-        self._contents.verify()
 
     def verify_ahead(self) -> None:
         """Start to verify the cells in the background; the first access to them waits for it and raises its errors."""
-        self._contents.verify_ahead()
 
     def trust(self) -> None:
         """Skip the checksums of the files, because this process wrote them or another process has verified them."""
-        self._contents.trust()
 
     def block_rows(self, block: int) -> int:
         """Return the number of rows in a row block."""
@@ -347,23 +298,23 @@ class Matrix:
         mirrored = self.is_symmetric and row_block > column_block
         block = (column_block, row_block) if mirrored else (row_block, column_block)
         shard = self.layout.shard(*block)
-        first, last = self._arrays.offsets[0, shard : shard + 2].tolist()
+        first, last = self.arrays.offsets[0, shard : shard + 2].tolist()
         return first, last, mirrored
 
     def cells(self, row_block: int, column_block: int) -> BlockCells:
         """Return the observed cells of a block, counts as float32."""
         first, last, mirrored = self._range(row_block, column_block)
-        return BlockCells(self._arrays.positions[first:last], self.stored.counts_of(first, last), mirrored)
+        return BlockCells(self.arrays.positions[first:last], self.stored.counts_of(first, last), mirrored)
 
     @property
     def stored(self) -> MatrixCells:
         """All stored cells; see `MatrixCells`."""
-        return MatrixCells(self.layout, self._arrays, self.unit, self.is_log)
+        return MatrixCells(self.layout, self.arrays, self.unit, self.is_log)
 
     def units(self, row_block: int, column_block: int) -> tuple[NDArray[np.uint32], Ints]:
         """Return positions and exact units of a block, possibly mirrored (see `BlockCells.mirrored`)."""
         first, last, _ = self._range(row_block, column_block)
-        return self._arrays.positions[first:last], self._arrays.units(first, last)
+        return self.arrays.positions[first:last], self.arrays.units(first, last)
 
     def count(self, row: str, column: str) -> float:
         """Return the count of a row feature with a column feature."""
@@ -374,21 +325,19 @@ class Matrix:
             local_row, local_column = local_column, local_row
 
         position = local_row << 16 | local_column
-        cell = first + int(np.searchsorted(self._arrays.positions[first:last], np.uint32(position)))
-        if cell == last or self._arrays.positions[cell] != position:
+        cell = first + int(np.searchsorted(self.arrays.positions[first:last], np.uint32(position)))
+        if cell == last or self.arrays.positions[cell] != position:
             return 0.0
 
-        return float(self.stored.to_counts(self._arrays.units(cell, cell + 1))[0])
+        return float(self.stored.to_counts(self.arrays.units(cell, cell + 1))[0])
 
     def to_scipy(self) -> scipy.sparse.csr_matrix:
         """Return the whole matrix in memory, float64, with x_ij and x_ji of a symmetric matrix."""
         check_memory(f"{self.path or 'the matrix'}: a SciPy matrix of it", _SCIPY_BYTES * self.cell_count)
         import scipy.sparse
 
-        stored = self.stored
-        pieces = zip(*stored.walk(len(self._arrays.counts)), strict=True)
-        rows, columns, units = (np.concatenate(arrays) for arrays in pieces)
-        return scipy.sparse.csr_matrix((stored.to_counts(units), (rows, columns)), shape=self.shape)
+        rows, columns = (np.arange(size) for size in self.shape)
+        return scipy.sparse.csr_matrix(self.select(rows, columns, self.shape))
 
     def select(self, row_places: Ints, column_places: Ints, shape: tuple[int, int]) -> scipy.sparse.csr_array:
         """Return the counts of some rows with some columns, float64; the places of each in the result, or -1."""
@@ -413,17 +362,12 @@ class Matrix:
         if (row_blocks, column_blocks) == (self.row_blocks, self.column_blocks):
             return self
 
-        from swivel.counts.reblock import reblock
-
         # Half of a symmetric matrix is stored only if its blocks are symmetric, too.
         symmetric = self.is_symmetric and row_blocks == column_blocks
         layout = Layout(*self.shape, row_blocks, column_blocks, symmetric)
-        arrays = reblock(self._arrays, self.layout, layout, scratch, threads=threads)
-
-        blocked = Matrix(self._contents, layout=layout, arrays=arrays, is_log=self.is_log)
-        if self.is_log:
-            blocked._log_sums = self._log_sums
-        return blocked
+        arrays = reblock(self.arrays, self.layout, layout, scratch, threads=threads)
+        sums = {"_log_sums": self._log_sums} if self.is_log else {}
+        return self._copy(layout=layout, arrays=arrays, unverified=arrays, _original=self._original or self, **sums)
 
     def __repr__(self) -> str:
         place = "" if self.path is None else f": {self.path}"
@@ -447,8 +391,8 @@ def as_matrix(matrix: Any) -> Matrix:
     return matrix
 
 
-def _restore(contents: MatrixContents, is_log: bool, computed: dict[str, Any]) -> Matrix:
+def _restore(contents: dict[str, Any], computed: dict[str, Any]) -> Matrix:
     """Return a matrix that was pickled or copied."""
-    matrix = Matrix(contents, is_log=is_log)
+    matrix = Matrix(**contents)
     vars(matrix).update(computed)
     return matrix

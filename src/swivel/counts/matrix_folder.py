@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts.block_layout import Ints, Layout
-from swivel.counts.matrix import Matrix, MatrixContents
+from swivel.counts.matrix import Matrix
 from swivel.counts.shards import FILES, CellArrays, open_cells
 from swivel.errors import DamagedFolder, StorageError, VocabularyError
 from swivel.storage import REMEDY, Folder, FolderWriter, create_folder, open_folder
@@ -38,55 +38,47 @@ STAGE = "matrix"
 LARGE = ("positions.npy", "counts.npy")  # memory-mapped, and not read when the matrix is opened
 
 
-class MatrixFolder:
-    """The contents of a matrix in a folder: everything is read, and its checksum verified, at the first access."""
+class MatrixFolder(Matrix):
+    """A matrix in a folder: every file is read, and its checksum verified, at the first access."""
 
     def __init__(self, folder: Folder, layout: Layout, arrays: CellArrays) -> None:
         facts = folder.manifest.facts
         self.layout = layout
-        self.unverified = arrays  # the cells, without the test of their checksums
-        self.unit: int = facts["unit"]
-        self.column_parts: tuple[str, ...] = tuple(facts["column_parts"])
-        self.total_units: int = facts["total_units"]
-        self.config: Mapping[str, Any] = folder.manifest.config
-        self.path: Path = folder.path
+        self.unverified = arrays
+        self.has_own_columns = "columns.txt" in folder.manifest.parts
+        self.total_units = facts["total_units"]
+        self.unit = facts["unit"]
+        self.column_parts = tuple(facts["column_parts"])
+        self.config = folder.manifest.config
+        self.path = folder.path
+        self.fingerprint = folder.manifest.fingerprint
         self._folder = folder
         self._verifying: threading.Thread | None = None
 
-    @property
-    def has_columns(self) -> bool:
-        """Whether columns have a vocabulary of their own."""
-        return "columns.txt" in self._folder.manifest.parts
-
-    @property
-    def fingerprint(self) -> str:
-        """Digest of the contents of all files."""
-        return self._folder.manifest.fingerprint
-
     @cached_property
-    def arrays(self) -> CellArrays:
+    def arrays(self) -> CellArrays:  # type: ignore[override]
         """The cells."""
         self._wait_for_checksums()
         self._folder.check(*LARGE)
         return self.unverified
 
     @cached_property
-    def rows(self) -> Vocabulary:
+    def rows(self) -> Vocabulary:  # type: ignore[override]
         """Vocabulary of the rows."""
         return _read_vocabulary(self._folder, "rows.txt")
 
     @cached_property
-    def columns(self) -> Vocabulary | None:
-        """Vocabulary of the columns; None if it is that of the rows."""
-        return _read_vocabulary(self._folder, "columns.txt") if self.has_columns else None
+    def columns(self) -> Vocabulary:  # type: ignore[override]
+        """Vocabulary of the columns."""
+        return _read_vocabulary(self._folder, "columns.txt") if self.has_own_columns else self.rows
 
     @cached_property
-    def row_sums(self) -> Ints:
+    def row_sums_units(self) -> Ints:  # type: ignore[override]
         """Exact row sums, int64, in units."""
         return _read_numbers(self._folder, "row_sums.npy", np.int64)
 
     @cached_property
-    def column_sums(self) -> Ints:
+    def column_sums_units(self) -> Ints:  # type: ignore[override]
         """Exact column sums, int64, in units."""
         return _read_numbers(self._folder, "column_sums.npy", np.int64)
 
@@ -118,13 +110,13 @@ class MatrixFolder:
             self._verifying = None
 
 
-def save_matrix(contents: MatrixContents | MatrixFolder, path: Path, *, overwrite: bool = False) -> None:
-    """Write the contents of a matrix to a folder."""
+def save_matrix(matrix: Matrix, path: Path, *, overwrite: bool = False) -> None:
+    """Write a matrix to a folder."""
     with create_folder(path, STAGE, overwrite=overwrite) as writer:
-        writer.write_lines("rows.txt", contents.rows.to_lines())
-        for name, array in name_arrays(contents.arrays).items():
+        writer.write_lines("rows.txt", matrix.rows.to_lines())
+        for name, array in name_arrays(matrix.arrays).items():
             writer.write_array(name, array)
-        finish_folder(writer, contents)
+        finish_folder(writer, matrix)
 
 
 def name_arrays(arrays: CellArrays) -> dict[str, NDArray[Any]]:
@@ -142,17 +134,17 @@ def adopt_cells(writer: FolderWriter, scratch: Path, threads: int) -> CellArrays
 
 def finish_folder(
     writer: FolderWriter,
-    contents: MatrixContents | MatrixFolder,
+    matrix: Matrix,
     *,
     inputs: Mapping[str, str] | None = None,
     facts: Mapping[str, Any] | None = None,
 ) -> None:
     """Write what a matrix has besides its row labels and cells, and the manifest with further inputs and facts."""
-    layout = contents.layout
-    if contents.columns is not None:
-        writer.write_lines("columns.txt", contents.columns.to_lines())
-    writer.write_array("row_sums.npy", contents.row_sums)
-    writer.write_array("column_sums.npy", contents.column_sums)
+    layout = matrix.layout
+    if matrix.has_own_columns:
+        writer.write_lines("columns.txt", matrix.columns.to_lines())
+    writer.write_array("row_sums.npy", matrix.row_sums_units)
+    writer.write_array("column_sums.npy", matrix.column_sums_units)
 
     all_facts = {
         **(facts or {}),
@@ -160,24 +152,25 @@ def finish_folder(
         "row_blocks": layout.row_blocks,
         "column_blocks": layout.column_blocks,
         "symmetric": layout.symmetric,
-        "stored_cells": len(contents.unverified.counts),
-        "unit": contents.unit,
-        "total_units": contents.total_units,
-        "column_parts": list(contents.column_parts),
+        "stored_cells": len(matrix.unverified.counts),
+        "unit": matrix.unit,
+        "total_units": matrix.total_units,
+        "column_parts": list(matrix.column_parts),
     }
-    writer.finish(config=dict(contents.config), inputs=inputs or {}, facts=all_facts)
+    writer.finish(config=dict(matrix.config), inputs=inputs or {}, facts=all_facts)
 
 
-def fingerprint_contents(contents: MatrixContents) -> str:
-    """Return the fingerprint that a folder of these contents would have."""
-    arrays = name_arrays(contents.arrays)
-    arrays |= {"row_sums.npy": contents.row_sums, "column_sums.npy": contents.column_sums}
+def fingerprint_contents(matrix: Matrix) -> str:
+    """Return the fingerprint that a folder of this matrix would have."""
+    arrays = name_arrays(matrix.arrays)
+    arrays |= {"row_sums.npy": matrix.row_sums_units, "column_sums.npy": matrix.column_sums_units}
     parts = {name: digest_bytes(*npy_bytes(array)) for name, array in arrays.items()}
 
-    vocabularies = {"rows.txt": contents.rows, "columns.txt": contents.columns}
+    vocabularies = {"rows.txt": matrix.rows}
+    if matrix.has_own_columns:
+        vocabularies["columns.txt"] = matrix.columns
     for name, vocabulary in vocabularies.items():
-        if vocabulary is not None:
-            parts[name] = digest_bytes("".join(f"{line}\n" for line in vocabulary.to_lines()).encode())
+        parts[name] = digest_bytes("".join(f"{line}\n" for line in vocabulary.to_lines()).encode())
     return fingerprint_parts(parts)
 
 
@@ -188,11 +181,6 @@ def open_matrix(path: str | Path) -> Matrix:
     Traceback (most recent call last):
     swivel.errors.StorageError: nowhere: no such folder
     """
-    return Matrix(open_matrix_folder(path))
-
-
-def open_matrix_folder(path: str | Path) -> MatrixFolder:
-    """Return the contents of a matrix in a folder."""
     if Path(path).is_file():
         raise StorageError(
             f"{path}: a file, not a matrix; for text use swivel run, for a table of counts swivel import"

@@ -23,7 +23,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from swivel.config import CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig, recorded_config
-from swivel.corpus import can_compare, digest_sources, find_texts, fingerprint_sources, local_files, to_facts
+from swivel.corpus.sources import can_compare, digest_sources, find_texts, fingerprint_sources, local_files, to_facts
 from swivel.corpus.vocabulary import Vocabulary, choose_tokens, from_list
 from swivel.counts.cooccurrence import column_vocabulary
 from swivel.errors import ConfigError, VocabularyError
@@ -48,7 +48,7 @@ from swivel.vectors.formats import as_vectors
 from swivel.vectors.subwords import blend, unblend
 
 if TYPE_CHECKING:
-    from swivel.corpus import Texts
+    from swivel.corpus.sources import Texts
     from swivel.corpus.type_tables import TypeCounts
     from swivel.counts import Matrix
 

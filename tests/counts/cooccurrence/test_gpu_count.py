@@ -28,14 +28,13 @@ from device_counts import (
 )
 from stored import folder_of
 from swivel.config import CountConfig
-from swivel.corpus import BREAK, GAP
+from swivel.corpus.vocabulary import BREAK, GAP
 from swivel.counts import block_layout as matrix_layout
 from swivel.counts.block_layout import Layout
 from swivel.counts.cooccurrence import choose_device, count_tokens, prepare_device
 from swivel.counts.cooccurrence import corpus_count as count
 from swivel.counts.cooccurrence.gpu import counter as device
 from swivel.counts.cooccurrence.gpu import device_plan
-from swivel.counts.cooccurrence.gpu import pairs as device_pairs
 from swivel.counts.cooccurrence.gpu.counter import warm_up
 from swivel.counts.cooccurrence.gpu.device_plan import estimate_pairs, make_rules, share_memory, split_shards
 from swivel.counts.cooccurrence.windows import window_weights
@@ -106,7 +105,7 @@ def test_groups_with_more_pairs_than_estimated_are_split(
 
     def sum_pairs(keys: torch.Tensor, counts: torch.Tensor, rules: device_plan.PairRules) -> object:
         sizes.append(int(counts.sum()))
-        return device_pairs.sum_pairs(keys, counts, rules)
+        return device.sum_pairs(keys, counts, rules)
 
     monkeypatch.setattr(device, "sum_pairs", sum_pairs)
     assert digest(folder_of(count_on_device(tmp_path / "device", ids, config, words=20))) == expected
@@ -242,7 +241,7 @@ def test_the_estimate_of_pairs_is_close(small_blocks: None) -> None:
     counter = make_counter(ids, CountConfig(window=5, columns="directional"), words=30)
     rules = counter.rules
     slots = device.upload_slots(counter, 0, ids.size)
-    write = device_pairs.make_writer("torch", slots, rules, tile=1 << 14)
+    write = device.make_writer("torch", slots, rules, tile=1 << 14)
     tallies = device._tally_blocks(slots, rules)
     keys = torch.empty(10**6, dtype=torch.int64)
     truth = [write(keys, range(shard, shard + 1), range(ids.size)) for shard in range(counter.layout.shards)]
@@ -253,9 +252,9 @@ def test_the_estimate_of_pairs_is_close(small_blocks: None) -> None:
 
 def test_a_missing_triton_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert device_pairs.choose_writer("auto", torch.device("cuda")) == "torch"
+    assert device.choose_writer("auto", torch.device("cuda")) == "torch"
     with pytest.raises(MissingExtra, match="needs Triton: pip install triton"):
-        device_pairs.choose_writer("triton", torch.device("cpu"))
+        device.choose_writer("triton", torch.device("cpu"))
 
 
 def test_a_small_corpus_is_counted_on_the_cpu_unless_a_device_is_given() -> None:
@@ -326,13 +325,13 @@ def test_a_device_that_failed_is_tried_again(monkeypatch: pytest.MonkeyPatch, tm
 @pytest.mark.parametrize("window", [2, 10, 1_000, 10**9])
 def test_warming_up_counts_few_pairs(columns: str, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs: list[int] = []
-    write_tiles = device_pairs.write_tiles
+    write_tiles = device.write_tiles
 
     def record(*arguments: Any) -> int:
         pairs.append(write_tiles(*arguments))
         return pairs[-1]
 
-    monkeypatch.setattr(device_pairs, "write_tiles", record)
+    monkeypatch.setattr(device, "write_tiles", record)
     warm_up("cpu", CountConfig(window=window, columns=columns))
     assert bool(sum(pairs)) == (window <= 1_000)
     assert sum(pairs) <= 8

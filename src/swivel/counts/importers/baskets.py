@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from swivel.config import CountConfig
-from swivel.corpus.text_lines import read_table_lines
+from swivel.corpus.streams import read_table_lines
 from swivel.counts.block_layout import Ints, UnitCells
 from swivel.counts.cooccurrence.windows import window_unit, window_weights
 from swivel.counts.importers.context import ImportContext, Place, number_places

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.corpus.text_lines import LineBlock, read_table_lines
+from swivel.corpus.streams import LineBlock, read_table_lines
 from swivel.counts.importers.context import ImportChunk, ImportContext, Place
 from swivel.counts.importers.import_config import SEPARATORS, ImportConfig, pick_fields
 from swivel.errors import CountsError

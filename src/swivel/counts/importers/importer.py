@@ -8,28 +8,41 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from swivel.config import result_settings
-from swivel.corpus import digest_sources, to_facts
-from swivel.counts.builder import building_bytes
+from swivel.config import CorpusConfig, result_settings
+from swivel.corpus.sources import (
+    PACKED_SUFFIXES,
+    STDIN,
+    FileDigest,
+    digest_sources,
+    fingerprint_sources,
+    is_pipe,
+    list_paths,
+    to_facts,
+)
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts.block_layout import Ints
+from swivel.counts.builder import MatrixBuilder, MatrixSpec, building_bytes
+from swivel.counts.importers import arrow, baskets, scipy_sparse
+from swivel.counts.importers import import_tables as tables
 from swivel.counts.importers.baskets import BasketSpill
-from swivel.counts.importers.build import build_matrix
 from swivel.counts.importers.context import ImportContext, as_labels
-from swivel.counts.importers.detect import ImportSource, find_source
-from swivel.counts.importers.glove import read_label_file
+from swivel.counts.importers.glove import VOCABULARY, read_label_file
 from swivel.counts.importers.import_config import FORMATS, IN_MEMORY, ImportConfig, refuse_idle_settings
-from swivel.counts.importers.spill import CellSpill
+from swivel.counts.importers.spill import CellSpill, add_sums
 from swivel.counts.matrix import Matrix
 from swivel.counts.matrix_folder import open_matrix
-from swivel.errors import ConfigError, CountsError, StorageError, clear_errors
+from swivel.errors import IS_TEXT_HINT, ConfigError, CorpusError, CountsError, StorageError, clear_errors
 from swivel.runtime.estimates import ResourceEstimate, check_libraries
 from swivel.runtime.options import RunOptions
-from swivel.runtime.progress import track
+from swivel.runtime.progress import Task, track
 from swivel.storage import fingerprint, scratch_folder
 from swivel.storage.output_folder import output_folder
 
@@ -185,3 +198,210 @@ def _import(
             return build_matrix(spill, context, path, provenance, options)
         except CountsError as error:
             raise CountsError(f"{source.name}: {error}") from error
+
+
+_MIN_BYTES = 1 << 17
+
+Spill: TypeAlias = CellSpill | BasketSpill
+
+
+def build_matrix(
+    spill: Spill, context: ImportContext, path: Path | None, provenance: Mapping[str, Any], options: RunOptions
+) -> Matrix:
+    """Write the matrix of the spilled cells, with `provenance` in its manifest, and return it."""
+    if isinstance(spill, BasketSpill):
+        row_sums = column_sums = spill.count_items(len(context.labels[0]))
+        unit = 1
+    else:
+        row_sums, column_sums = _sum_sides(spill, context, options.thread_count)
+        unit = spill.unit
+
+    rows, row_places = _rank(context.labels[0], row_sums, unit, context)
+    columns: Vocabulary | None = None
+    column_places = row_places
+    if not context.is_shared:
+        columns, column_places = _rank(context.labels[1], column_sums, unit, context)
+
+    symmetric = context.sides in ("mirrored", "undirected")
+    spec = MatrixSpec(rows=rows, columns=columns, unit=spill.unit, symmetric=symmetric)
+    memory = max(context.memory_bytes - context.used_bytes, _MIN_BYTES)
+    builder = MatrixBuilder(path, spec, memory_bytes=memory, threads=options.thread_count, overwrite=options.overwrite)
+
+    with builder, track(options.progress, "building", spill.length, "cells") as task:
+        _add_cells(builder, spill, (row_places, column_places), context, task)
+        return builder.finish(**provenance)
+
+
+def _sum_sides(spill: CellSpill, context: ImportContext, threads: int) -> tuple[Ints, Ints]:
+    """Return the row sums and column sums in units; if both are the same things, one array with their total."""
+    row_sums = np.zeros(len(context.labels[0]), np.int64)
+    column_sums = row_sums if context.is_shared else np.zeros(len(context.labels[1]), np.int64)
+
+    for rows, columns, units in spill.pieces(threads):
+        add_sums(row_sums, rows, units)
+        if context.sides == "undirected":  # a diagonal cell is its own mirror and counts once
+            add_sums(column_sums, columns, np.where(rows == columns, 0, units))
+        elif context.sides != "mirrored":  # which has every pair in both orders already
+            add_sums(column_sums, columns, units)
+
+    return row_sums, column_sums
+
+
+def _rank(labels: list[str], sums: Ints, unit: int, context: ImportContext) -> tuple[Vocabulary, Ints]:
+    """Return the rows or columns by descending sum, and the position of each id among them, or -1."""
+    # Equal sums are ordered by label, so that the order of the source does not matter, or by position in a matrix.
+    is_labeled = context.shape is None
+    order = np.arange(len(labels))
+    if is_labeled:
+        order = np.array(sorted(range(len(labels)), key=labels.__getitem__), np.int64)
+
+    order = order[np.argsort(-sums[order], kind="stable")]
+    if is_labeled or context.config.drop_empty:
+        order = order[: int(np.count_nonzero(sums))]  # those without counts are last
+
+    places = np.full(len(labels), -1, np.int64)
+    places[order] = np.arange(order.size)
+    counts = np.maximum((sums[order] + unit // 2) // unit, sums[order] > 0)
+
+    return Vocabulary([labels[number] for number in order.tolist()], counts.tolist()), places
+
+
+def _add_cells(
+    builder: MatrixBuilder, spill: Spill, places: tuple[Ints, Ints], context: ImportContext, task: Task
+) -> None:
+    for row_ids, column_ids, units in spill.pieces(builder.threads):
+        rows = places[0][row_ids]
+        columns = places[1][column_ids]
+
+        # Mirrored cells have only row sums, which do not count a column that is never a row.
+        if (columns < 0).any():
+            cell = int((columns < 0).argmax())
+            row = context.labels[0][row_ids[cell]]
+            column = context.labels[0][column_ids[cell]]
+            raise CountsError(
+                f"the counts are not mirrored: {column!r} is a column of {row!r} but never a row; pass "
+                "sides='undirected' if each pair is given once, sides='apart' if rows and columns are different things"
+            )
+
+        builder.add(rows, columns, units)
+        if context.sides == "undirected":
+            apart = rows != columns  # a diagonal cell is its own mirror
+            builder.add(columns[apart], rows[apart], units[apart])
+
+        task.advance(units.size)
+
+
+Reader = Callable[[Any, ImportContext], Iterator[Any]]  # yields chunks, or batches of baskets
+
+
+@dataclass(frozen=True, slots=True)
+class ImportSource:
+    """A source of counts: its format, files and reader."""
+
+    format: str  # one of `import_config.FORMATS`, or "memory" for an object
+    files: tuple[Path, ...]  # in order; () for an object
+    size: float | None  # bytes, rows or cells; None if unknown
+    read: Callable[[ImportContext], Iterator[Any]]
+
+    @property
+    def name(self) -> str:
+        """Name in messages: the first file and the number of further files."""
+        if not self.files:
+            return "the source"
+        return f"{self.files[0]}" + (f" and {len(self.files) - 1:,} more" if len(self.files) > 1 else "")
+
+    @property
+    def local_files(self) -> list[Path]:
+        """All files that are read, including the vocabulary of GloVe."""
+        beside = [file.with_name(VOCABULARY) for file in self.files if self.format == "glove"]
+        return [*(file for file in self.files if file != STDIN), *(file for file in beside if file.is_file())]
+
+    def fingerprints(self, digests: Mapping[str, FileDigest]) -> dict[str, str]:
+        """Return a fingerprint for each file; an empty dictionary for objects and pipes."""
+        if not self.files or any(map(is_pipe, self.files)):
+            return {}
+        return fingerprint_sources(self.local_files, CorpusConfig(), digests)
+
+
+def find_source(source: Any, config: ImportConfig, out: str | Path | None = None) -> ImportSource:
+    """Return the source behind a path, several paths or an object; raise ConfigError if its format is unknown."""
+    # Nothing in the output folder `out` is part of a source.
+    paths = [source] if isinstance(source, (str, Path)) else source
+    if not isinstance(paths, (list, tuple)) or not all(isinstance(path, (str, Path)) for path in paths):
+        return _find_object(source, config)
+    if not paths:
+        raise ConfigError("no source: pass a file, several files, or a folder")
+
+    files = tuple(file for path in paths for file in _expand(path, out))
+    names = {config.format or _guess_format(file) for file in files}
+    if len(names) > 1:
+        raise ConfigError(f"sources have several formats ({', '.join(sorted(names))}); import them separately")
+
+    name = names.pop()
+    format = FORMATS[name]
+    if format.is_alone and len(files) > 1:
+        raise ConfigError(f"{files[1]}: second source, but format {name} allows only one; import them separately")
+
+    for file in files:
+        if not format.may_be_packed and (file == STDIN or file.suffix.lower() in PACKED_SUFFIXES):
+            shown = "standard input" if file == STDIN else str(file)
+            raise CountsError(f"{shown}: {name} must be an uncompressed file; save or unpack it first")
+
+    module, function = format.reader.split(".")
+    reader: Reader = getattr(import_module(f"swivel.counts.importers.{module}"), function)
+
+    def read(context: ImportContext) -> Iterator[Any]:
+        for file in files:
+            yield from reader(file, context)
+
+    size = None if STDIN in files else sum(file.stat().st_size for file in files)
+    return ImportSource(name, files, size, read)
+
+
+def _expand(path: str | Path, out: str | Path | None) -> list[Path]:
+    try:
+        return list_paths(path, outside=out)
+    except CorpusError as error:
+        raise CountsError(str(error).removesuffix(IS_TEXT_HINT)) from None
+
+
+def _guess_format(file: Path) -> str:
+    # What precedes the suffix of a compression counts: visits.tsv.gz has triples.
+    suffixes = [suffix.lower() for suffix in file.suffixes if suffix.lower() not in PACKED_SUFFIXES]
+    for name, format in FORMATS.items():
+        if suffixes and suffixes[-1] in format.suffixes:
+            return name
+
+    known = ", ".join(suffix for format in FORMATS.values() for suffix in format.suffixes)
+    raise ConfigError(f"{file}: unknown format; the name ends in none of {known}; pass format", argument="format")
+
+
+def _find_object(source: Any, config: ImportConfig) -> ImportSource:
+    if config.format not in (None, "triples", "edges", "baskets"):
+        raise ConfigError(f"format {config.format} is for files; for an object in memory omit format")
+
+    format = "memory"
+    size: int | None = None
+    reader: Reader
+    if config.format == "baskets":
+        format = "baskets"
+        reader = baskets.read_basket_lists
+    elif type(source).__module__.partition(".")[0] == "pyarrow":
+        reader = arrow.read_table
+    elif scipy_sparse.is_sparse(source):
+        size = source.nnz
+        reader = scipy_sparse.read_sparse
+    elif tables.is_frame(source):
+        size = source.shape[0]
+        reader = tables.read_frame
+    elif hasattr(source, "__array__") and hasattr(source, "shape"):
+        reader = scipy_sparse.read_sparse
+    else:
+        format = config.format or "memory"
+        is_mapping = isinstance(source, Mapping)
+        size = len(source) if is_mapping else None
+        reader = tables.read_mapping if is_mapping else tables.read_iterable
+
+    if reader in (baskets.read_basket_lists, tables.read_iterable) and not isinstance(source, Iterable):
+        raise CountsError(f"expected a path, a table, a matrix or triples to iterate over, got {type(source).__name__}")
+    return ImportSource(format, (), size, lambda context: reader(source, context))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from swivel.corpus.text_lines import LineBlock, read_table_lines
+from swivel.corpus.streams import LineBlock, read_table_lines
 from swivel.counts.block_layout import Ints
 from swivel.counts.importers.context import ImportChunk, ImportContext, refuse_ids
 from swivel.counts.importers.delimited import FieldBatch, parse_numbers, split_fields
