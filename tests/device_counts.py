@@ -48,7 +48,7 @@ def make_counter(
     layout: Layout | None = None,
     device_name: str = "cpu",
     device_memory: int | None = 1 << 28,
-    writer: str = "auto",
+    writer: str | None = None,
     **options: Any,
 ) -> DeviceCounter:
     """Return a counter on a device, by default the torch CPU device, with further run options."""

@@ -184,7 +184,7 @@ def test_a_small_memory_budget_gives_the_same_files(tmp_path: Path) -> None:
     small = count_tokens(ids, vocabulary, config, tmp_path / "b", options)
     assert digest(folder_of(large)) == digest(folder_of(small))
     assert large.fingerprint == small.fingerprint
-    assert len(messages) == 1 and re.match(r"about [\d.]+ k cells: .* on disk, .* of memory, 1 s$", messages[0])
+    assert len(messages) == 1 and re.match(r"about [\d.]+ k cells: .* on disk, .* of memory$", messages[0])
 
 
 def test_the_forecast_is_close() -> None:
@@ -194,7 +194,7 @@ def test_the_forecast_is_close() -> None:
     layout = counting.make_spec(make_vocabulary(3_000), config).layout()
     survey = planning.survey_corpus(ids, 3_000, config, threads=2)
     plan = planning.make_plan(layout, config, survey, threads=1, memory=1 << 30)
-    disk, memory, seconds = planning.forecast_count(layout, survey, plan)
+    disk, memory = planning.forecast_count(layout, survey, plan)
     cells = set()
     for distance in (1, 2, 3):
         cells.update((ids[:-distance].astype(np.int64) * 3_000 + ids[distance:]).tolist())
@@ -202,7 +202,6 @@ def test_the_forecast_is_close() -> None:
     assert survey.cells == pytest.approx(2 * len(cells), rel=0.35)
     assert 0 < memory < 1 << 30
     assert disk == 8 * survey.cells
-    assert seconds > 0
 
 
 def test_too_little_memory_is_refused_with_the_amount_needed(tmp_path: Path) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +72,8 @@ def count_tokens(
         announce_forecast(path, survey.cells, forecast_count(layout, survey, plan), options.progress)
         counter = ChunkCounter(ids, layout, config, plan)
     else:
-        _wait_for_device(config)
+        if config in _WAKING:  # Two threads would compile the same kernels.
+            wait([_WAKING[config]])
         from swivel.counts.cooccurrence.gpu.counter import DeviceCounter
 
         counter = DeviceCounter(ids, layout, config, survey, options, device)
@@ -153,23 +154,23 @@ def choose_device(device: str, places: int) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-# Threads that initialize CUDA for some settings, and why it cannot be used for them.
-_WAKING: dict[CountConfig, threading.Thread] = {}
-_WAKING_ERRORS: dict[CountConfig, ConfigError] = {}
+# The initialization of CUDA for some settings, in a thread: what made it fail is the exception of the future.
+_WAKING: dict[CountConfig, Future[None]] = {}
 # Held while an entry is looked up and replaced: two counts in threads of one process must not both compile kernels.
 _WAKING_LOCK = threading.Lock()
 
 
-def _wake_device(config: CountConfig) -> None:
-    with contextlib.suppress(Exception), short_turns():  # What fails here fails again, with a message, in use.
-        try:
+def _wake_device(config: CountConfig, ready: Future[None]) -> None:
+    try:
+        with short_turns():
             from swivel.counts.cooccurrence.gpu.counter import open_device, warm_up
 
             open_device("cuda")
-        except ConfigError as error:
-            _WAKING_ERRORS[config] = error
-        else:
             warm_up("cuda", config)
+    except BaseException as error:
+        ready.set_exception(error)
+    else:
+        ready.set_result(None)
 
 
 def prepare_device(config: CountConfig) -> Callable[[], None]:
@@ -185,25 +186,16 @@ def prepare_device(config: CountConfig) -> Callable[[], None]:
         return lambda: None
 
     with _WAKING_LOCK:
-        has_failed = _WAKING_ERRORS.pop(config, None) is not None  # A device that failed may work by now.
-        if has_failed or config not in _WAKING:
+        ready = _WAKING.get(config)
+        if ready is None or (ready.done() and ready.exception()):  # A device that failed may work by now.
+            ready = _WAKING[config] = Future()
             # A daemon: a process that ends need not wait for it.
-            _WAKING[config] = threading.Thread(target=_wake_device, args=(config,), name="swivel-wake", daemon=True)
-            _WAKING[config].start()
+            threading.Thread(target=_wake_device, args=(config, ready), name="swivel-wake", daemon=True).start()
 
     def check() -> None:
-        if config in _WAKING_ERRORS and config.device == "cuda":
-            # It is forgotten, because an error holds what was on the stack when it was raised.
-            with _WAKING_LOCK:
-                _WAKING.pop(config, None)
-                error = _WAKING_ERRORS.pop(config, None)
-            if error is not None:
-                raise error
+        # Other errors are raised again, with a message, in use.
+        if config.device == "cuda" and ready.done() and isinstance(ready.exception(), ConfigError):
+            _WAKING.pop(config, None)  # An error holds what was on the stack when it was raised.
+            ready.result()
 
     return check
-
-
-def _wait_for_device(config: CountConfig) -> None:
-    """Wait until CUDA is initialized, if `prepare_device` has begun it: two threads would compile the same kernels."""
-    if config in _WAKING:
-        _WAKING[config].join()

@@ -1,4 +1,4 @@
-"""Plan a count: survey the corpus, estimate cells, disk, memory and time, and choose the size of the chunks.
+"""Plan a count: survey the corpus, estimate cells, disk and memory, and choose the size of the chunks.
 
 The number of cells is extrapolated from a sample of rows whose columns are counted exactly.
 """
@@ -30,10 +30,6 @@ _MIN_PLACES = 4_096
 _MAX_RUNS = 256  # merging visits every run for every row of every shard
 _BLOCK_SHARE = 1.5  # cells of the largest row block of a chunk, compared with those of an average one
 _MAX_PADDED = (1 << 32) - (1 << 20)  # places are uint32
-# CPU time of one thread: indexing and adding per neighbor; emitting, writing and checking per cell. Fitted by hand to
-# one corpus (65 M tokens, 98,304 words, symmetric and directional) on a 2-core Xeon; other machines differ.
-_SECONDS_PER_NEIGHBOR = 6e-9
-_SECONDS_PER_CELL = 6e-8
 _SIZES = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
 
 
@@ -201,26 +197,18 @@ def estimate_disk(cells: int, layout: Layout, chunks: int) -> tuple[float, int]:
     return stored, int(STORED_BYTES * stored * copies)
 
 
-def forecast_count(layout: Layout, survey: Survey, plan: CountPlan) -> tuple[int, int, float]:
-    """Return the estimated disk and memory, in bytes, and the seconds of counting with this plan."""
-    chunks = len(split_places(survey.places, plan.chunk_places))
-    stored, disk = estimate_disk(survey.cells, layout, chunks)
-
-    neighbors = survey.tokens * (plan.left + plan.right + 1)
-    seconds = (neighbors * _SECONDS_PER_NEIGHBOR + stored * _SECONDS_PER_CELL) / plan.threads
-    if chunks > 1:
-        seconds *= 1.6  # merging the runs
-
-    return disk, _chunk_memory(layout, survey, plan), seconds
+def forecast_count(layout: Layout, survey: Survey, plan: CountPlan) -> tuple[int, int]:
+    """Return the estimated disk and memory, in bytes, of counting with this plan."""
+    _, disk = estimate_disk(survey.cells, layout, len(split_places(survey.places, plan.chunk_places)))
+    return disk, _chunk_memory(layout, survey, plan)
 
 
-def announce_forecast(path: Path, cells: int, forecast: tuple[int, int, float], progress: Progress) -> None:
-    """Report disk, memory and seconds; raise StorageError or MemoryBudgetError if one of them is clearly too small."""
-    disk, memory, seconds = forecast
+def announce_forecast(path: Path, cells: int, forecast: tuple[int, int], progress: Progress) -> None:
+    """Report disk and memory; raise StorageError or MemoryBudgetError if one of them is clearly too small."""
+    disk, memory = forecast
     size, letter = next((each for each in _SIZES if cells >= each[0]), (1, ""))
     number = f"{cells / size:.3g} {letter}" if letter else str(cells)
-    costs = f"{format_bytes(disk)} on disk, {format_bytes(memory)} of memory, {max(seconds, 1):.0f} s"
-    progress.message(f"about {number} cells: {costs}")
+    progress.message(f"about {number} cells: {format_bytes(disk)} on disk, {format_bytes(memory)} of memory")
 
     # Runs are memory-mapped while they are merged, and the finished matrix is memory-mapped too.
     advice = "choose a smaller vocabulary (max_size, min_count)"

@@ -8,10 +8,8 @@ chunks, each a run of the builder.
 from __future__ import annotations
 
 import importlib.util
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -35,21 +33,20 @@ from swivel.counts.cooccurrence.gpu.device_plan import (
     split_shards,
 )
 from swivel.counts.shards import SATURATED, CellArrays, shard_ranges
-from swivel.errors import ConfigError, MissingExtra
+from swivel.errors import ConfigError
 from swivel.runtime.options import RunOptions
 from swivel.runtime.parallel import take_in_order
 from swivel.runtime.resources import format_bytes, free_memory, parse_bytes
 
 _SAMPLE_PLACES = 1 << 24  # sample in which the words of each block are counted
 _SHARE_OF_FREE = 0.9
-_PAIRS_PER_SECOND = 3.8e9  # measured end to end with a prototype on an H200; for the forecast only
 _WARM_UP_MEMORY = "64MiB"
 _MAX_WARM_WINDOW = 1_000
 _PIECE_BYTES_PER_CELL = 64  # position and count of the up to four pieces in flight, with a margin
 
 
 class DeviceCounter:
-    """Counts a corpus on a device, chunk by chunk. `writer` is "triton", "torch", or "auto" (triton on CUDA)."""
+    """Counts a corpus on a device, chunk by chunk. `writer` is "triton" or "torch"; by default triton on CUDA."""
 
     def __init__(
         self,
@@ -60,7 +57,7 @@ class DeviceCounter:
         options: RunOptions,
         device: str,
         *,
-        writer: str = "auto",
+        writer: str | None = None,
     ) -> None:
         self.ids = ids
         self.layout = layout
@@ -70,21 +67,18 @@ class DeviceCounter:
         self.memory_bytes = device_budget(self.device, config)
         self.rules = make_rules(layout, config, longest=survey.longest)
         self.share = share_memory(self.memory_bytes, ids.size, self.rules)
-        self.writer = choose_writer(writer, self.device)
+        has_triton = self.device.type == "cuda" and importlib.util.find_spec("triton") is not None
+        self.writer = writer or ("triton" if has_triton else "torch")
         self.piece_cells = max(1, options.memory_bytes // _PIECE_BYTES_PER_CELL)
-        self.seconds = dict.fromkeys(("copy", "generate", "sort", "sum", "fetch"), 0.0)  # spent in each step so far
-        self.groups = 0  # groups of shards sorted so far
         self._fetcher = Fetcher(self.device, self.rules, max_cells=self.piece_cells)
 
     def __str__(self) -> str:
         return f"counting on {self.device} with {self.writer}, using {format_bytes(self.memory_bytes)} of its memory"
 
-    def forecast(self, cells: int) -> tuple[int, int, float]:
-        """Return the estimated disk and memory of the host, in bytes, and the seconds of counting `cells` cells."""
+    def forecast(self, cells: int) -> tuple[int, int]:
+        """Return the estimated disk and memory of the host, in bytes, that counting `cells` cells takes."""
         stored, disk = estimate_disk(cells, self.layout, len(self.chunks()))
-        pairs = self.ids.size * self.rules.reach * (1 if self.rules.symmetric else 2)
-        memory = 8 * self.share.staged_places + 32 * min(self.piece_cells, int(stored))
-        return disk, memory, pairs / _PAIRS_PER_SECOND
+        return disk, 8 * self.share.staged_places + 32 * min(self.piece_cells, int(stored))
 
     def chunks(self) -> list[tuple[int, int]]:
         """Return the ranges of places to count: a single one if the corpus fits on the device."""
@@ -92,9 +86,8 @@ class DeviceCounter:
 
     def count_chunk(self, first: int, last: int) -> Iterator[tuple[CellArrays, int]]:
         """Yield the cells of the pairs whose earlier place is in the chunk, shard by shard, and the tokens done."""
-        with self._timed("copy"):
-            slots = upload_slots(self, first, last)
-            estimates = estimate_pairs(self.rules, _tally_blocks(slots, self.rules), places=last - first)
+        slots = upload_slots(self, first, last)
+        estimates = estimate_pairs(self.rules, _tally_blocks(slots, self.rules), places=last - first)
 
         chunk = _CorpusChunk(self, slots, last - first, choose_capacity(estimates, self.share, self.rules))
         share = np.concatenate([[0.0], np.cumsum(estimates)]) / max(float(estimates.sum()), 1e-9)
@@ -109,8 +102,7 @@ class DeviceCounter:
                     return
                 stop, piece, arrival = fetched
                 if arrival is not None:
-                    with self._timed("fetch"):
-                        arrival.synchronize()
+                    arrival.synchronize()
 
                 is_last = stop == self.layout.shards
                 places = last if is_last else first + int(share[stop] * (last - first))
@@ -127,12 +119,6 @@ class DeviceCounter:
         for shards in split_shards(estimates, max_pairs=chunk.keys.numel(), max_shards=self.rules.max_shards):
             for part, cells in chunk.count_shards(shards, range(chunk.places)):
                 yield from self._fetcher.fetch(part, cells)
-
-    @contextmanager
-    def _timed(self, part: str) -> Iterator[None]:
-        started = time.perf_counter()
-        yield
-        self.seconds[part] += time.perf_counter() - started
 
 
 class _CorpusChunk:
@@ -162,20 +148,12 @@ class _CorpusChunk:
 
     def _count_once(self, shards: range, places: range) -> DeviceCells | None:
         """Return the cells, or None if the keys of all pairs do not fit in the buffer."""
-        # Each step ends with a value that the host waits for, so its time does not include earlier steps.
-        timed = self.counter._timed
-        with timed("generate"):
-            total = self._write(self.keys, shards, places)
-
+        total = self._write(self.keys, shards, places)
         if total > self.keys.numel():
             return None
 
-        self.counter.groups += 1
-        with timed("sort"):
-            keys, counts = torch.unique(self.keys[:total], return_counts=True)
-
-        with timed("sum"):
-            return sum_pairs(keys, counts, self.counter.rules)
+        keys, counts = torch.unique(self.keys[:total], return_counts=True)
+        return sum_pairs(keys, counts, self.counter.rules)
 
 
 def _halve(numbers: range) -> tuple[range, range]:
@@ -336,16 +314,6 @@ def _make_keys(
     for local in (row, column):
         key = key << rules.local_bits | local[is_counted].long() & 0xFFFF
     return torch.bitwise_or(key << rules.weight_bits, weight.expand_as(shard)[is_counted].long())
-
-
-def choose_writer(name: str, device: torch.device) -> str:
-    """Return the name of the writer: `name`, or for "auto" triton on CUDA if it is installed, else torch."""
-    has_triton = importlib.util.find_spec("triton") is not None
-    if name == "triton" and not has_triton:
-        raise MissingExtra("the pair writer 'triton' needs Triton: pip install triton, or use the writer 'torch'")
-    if name != "auto":
-        return name
-    return "triton" if has_triton and device.type == "cuda" else "torch"
 
 
 def make_writer(name: str, slots: torch.Tensor, rules: PairRules, *, tile: int) -> PairWriter:
