@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from fuzz.tokenizer_reference import split_units
 from swivel.config import CorpusConfig
 from swivel.corpus import file_ranges as ranges_module
-from swivel.corpus.file_ranges import FileRange, cut_files, encode_ranges, group_ranges, open_range
-from swivel.corpus.sources import RemoteFile, fingerprint_sources, is_url, list_files, list_paths
+from swivel.corpus.file_ranges import FileRange, cut_files, group_ranges, open_range
+from swivel.corpus.sources import RemoteFile, fingerprint_sources, is_url, list_files, list_paths, open_file, size_of
+from swivel.counts.cooccurrence.cluster_count import TextReading, encode_ranges
 from swivel.errors import CorpusError
 
 
@@ -73,13 +74,14 @@ def test_invalid_utf8_is_reported_with_its_line_in_the_file(tmp_path: Path) -> N
     file = tmp_path / "a.txt"
     file.write_bytes(b"fine\n" * 50 + b"b\xff\n" + b"fine\n" * 50)
     part = cut_files([file], CorpusConfig(), 100)[2]
+    reading = TextReading(config=CorpusConfig(), shared=tmp_path)
 
     with pytest.raises(CorpusError, match=r"a.txt, line 51: not valid UTF-8 \(byte 0xff\)"):
-        encode_ranges((part,), CorpusConfig(), scratch=tmp_path)
+        encode_ranges((part,), reading, tmp_path)
 
     (tmp_path / "b.txt").write_bytes(b"\xff\n")
     with pytest.raises(CorpusError, match=r"b.txt, line 1: not valid UTF-8"):
-        encode_ranges((FileRange(tmp_path / "b.txt", 0, None, 2),), CorpusConfig(), scratch=tmp_path)
+        encode_ranges((FileRange(tmp_path / "b.txt", 0, None, 2),), reading, tmp_path)
 
 
 @pytest.fixture
@@ -143,7 +145,7 @@ def test_a_remote_file_that_does_not_exist_is_an_error(archive: str) -> None:
     [file] = list_files(f"zip://in/a.txt::{archive}")
     assert isinstance(file, RemoteFile)
     missing = RemoteFile(file.system, "in/gone.txt")
-    for method in (missing.size, missing.version, missing.open):
+    for method in (lambda: size_of(missing), missing.version, lambda: open_file(missing)):
         with pytest.raises(CorpusError, match=r"zip://in/gone.txt: (no such file|\"There is no item)"):
             method()
 

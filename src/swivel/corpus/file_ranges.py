@@ -8,17 +8,12 @@ need not be read in advance. A compressed file, or a file that is not in UTF-8, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from dataclasses import dataclass
+from typing import IO
 
 from swivel.config import CorpusConfig
 from swivel.corpus.sources import PACKED_SUFFIXES, TextFile, clear_remote_errors, open_file, text_size
 from swivel.corpus.streams import BLOCK_BYTES, UTF8, Stream, drop_bom, file_stream, find_codec
-from swivel.errors import CorpusError
-
-if TYPE_CHECKING:
-    from swivel.corpus.encoded_corpus import EncodedCorpus
 
 _SCAN_BYTES = 1 << 16
 
@@ -64,27 +59,6 @@ def group_ranges(ranges: Iterable[FileRange], group_bytes: int) -> list[tuple[Fi
         size += part.cost
 
     return [tuple(group) for group in groups]
-
-
-def encode_ranges(
-    ranges: tuple[FileRange, ...], config: CorpusConfig, *, scratch: Path, memory_bytes: int = 1 << 30
-) -> EncodedCorpus:
-    """Tokenize ranges with one thread; raise CorpusError with the line of the file if one cannot be read."""
-    from swivel.corpus.encoded_corpus import encode_corpus
-
-    def encode(parts: tuple[FileRange, ...]) -> EncodedCorpus:
-        streams = [open_range(part, config) for part in parts]
-        return encode_corpus(streams, config, scratch=scratch, threads=1, memory_bytes=memory_bytes)
-
-    try:
-        return encode(ranges)
-    except CorpusError:
-        if all(part.start == 0 for part in ranges):
-            raise
-
-        # Read again from the start of the files: this raises the same error, with correct line numbers.
-        encode(tuple(replace(part, start=0) for part in ranges))
-        raise
 
 
 def open_range(part: FileRange, config: CorpusConfig) -> Stream:

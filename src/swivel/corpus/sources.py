@@ -17,9 +17,9 @@ import stat
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, TypeAlias, TypeVar
 
@@ -78,12 +78,6 @@ class RemoteFile:
         """File extension with its dot, or an empty string."""
         return PurePosixPath(self.path).suffix
 
-    def size(self) -> int | None:
-        """Return the size in bytes; None if the file system does not report it."""
-        with clear_remote_errors(str(self)):
-            size = self.system.size(self.path)
-        return None if size is None else int(size)
-
     def version(self) -> str:
         """Return a digest that changes with the file: of everything the file system reports except the location."""
         with clear_remote_errors(str(self)):
@@ -94,11 +88,6 @@ class RemoteFile:
             if isinstance(value, _INFO_TYPES) and key not in _LOCATION_KEYS:
                 stable.append((key, str(value)))
         return fingerprint(sorted(stable))
-
-    def open(self) -> IO[bytes]:
-        """Open the file for reading bytes."""
-        with clear_remote_errors(str(self)):
-            return self.system.open(self.path, "rb")  # type: ignore[no-any-return]
 
 
 FILE_TYPES = (Path, RemoteFile)
@@ -119,9 +108,9 @@ def find_texts(texts: Texts, out: str | Path | None = None) -> Texts:
 
 def _skip_output(items: Iterator[Any], out: str | Path | None) -> Iterator[Any]:
     """Yield items, except paths in the output folder or in other results of Swivel, as from `Path.rglob`."""
-    output = _OutputFilter(None if out is None else Path(out))
+    is_output = _output_filter(None if out is None else Path(out))
     for item in items:
-        if not isinstance(item, Path) or not output.covers(item):
+        if not isinstance(item, Path) or not is_output(item):
             yield item
 
 
@@ -230,35 +219,33 @@ def _list_matches(pattern: str, out: Path | None) -> list[TextFile]:
         raise CorpusError(f"{pattern}: no file matches")
 
     fixed = itertools.takewhile(lambda part: not glob.has_magic(part), Path(pattern).parts)
-    output = _OutputFilter(out, len(list(fixed)))
+    is_output = _output_filter(out, len(list(fixed)))
     files: dict[str, TextFile] = {}  # by real path, because a folder and the files in it can match
 
     for match in sorted(matches.values()):
-        if output.covers(match):
+        if is_output(match):
             continue
         for file in _list_folder(match, out) if match.is_dir() else [_regular(match)]:
             files.setdefault(os.path.realpath(str(file)), file)
     return [*files.values()]
 
 
-class _OutputFilter:
-    """Tells whether a path is, or is inside of, the output folder or another result of Swivel."""
+def _output_filter(out: Path | None, top: int = 0) -> Callable[[Path], bool]:
+    """Return a function that tells whether a path is, or is inside of, the output folder or another result."""
+    # `top` is the number of parts of the path of the folder above which no folder is examined.
+    output = None if out is None else identify(out)
 
-    def __init__(self, out: Path | None, top: int = 0) -> None:
-        self._output = None if out is None else identify(out)
-        self._top = top  # number of parts of the path of the folder above which no folder is examined
-        self._known: dict[Path, bool] = {}
+    @cache
+    def is_in_output(folder: Path) -> bool:
+        if identify(folder) in (output, None) or is_own_folder(folder):
+            return True
+        is_top = len(folder.parts) <= top or folder == folder.parent
+        return not is_top and is_in_output(folder.parent)
 
-    def covers(self, path: Path) -> bool:
-        """Return whether a file or folder is part of a result."""
-        if not path.is_dir():
-            return is_own_file(path) or self.covers(path.parent)
+    def is_output(path: Path) -> bool:
+        return is_in_output(path) if path.is_dir() else is_own_file(path) or is_in_output(path.parent)
 
-        if path not in self._known:
-            is_top = len(path.parts) <= self._top or path == path.parent
-            is_own = identify(path) in (self._output, None) or is_own_folder(path)
-            self._known[path] = is_own or (not is_top and self.covers(path.parent))
-        return self._known[path]
+    return is_output
 
 
 def _regular(path: Path) -> Path:
@@ -361,7 +348,7 @@ def is_missing(item: object) -> bool:
 
 def _fingerprint_file(file: TextFile, config: CorpusConfig, digests: Mapping[str, FileDigest]) -> str:
     if isinstance(file, RemoteFile):
-        return fingerprint([file.size(), file.version(), fingerprint(config)])
+        return fingerprint([size_of(file), file.version(), fingerprint(config)])
     if file == STDIN:
         return STANDARD_INPUT
     if is_pipe(file):
@@ -375,9 +362,10 @@ def is_pipe(file: TextFile) -> bool:
 
 
 def size_of(file: TextFile) -> int | None:
-    """Return the size of a file in bytes; None for standard input and pipes."""
+    """Return the size of a file in bytes; None for standard input, pipes, and file systems that do not report it."""
     if isinstance(file, RemoteFile):
-        return file.size()
+        with clear_remote_errors(str(file)):
+            return file.system.size(file.path)  # type: ignore[no-any-return]
     if file == STDIN or not file.is_file():
         return None
     return file.stat().st_size
@@ -394,7 +382,8 @@ def text_size(file: TextFile) -> int:
 def open_file(file: TextFile) -> IO[bytes]:
     """Open a local or remote file for reading bytes."""
     if isinstance(file, RemoteFile):
-        return file.open()
+        with clear_remote_errors(str(file)):
+            return file.system.open(file.path, "rb")  # type: ignore[no-any-return]
     with clear_errors(file, CorpusError):
         return file.open("rb", buffering=0)
 
@@ -440,7 +429,7 @@ def list_url(url: str) -> list[Path] | list[RemoteFile]:
     return files
 
 
-@contextmanager
+@contextlib.contextmanager
 def clear_remote_errors(name: str) -> Iterator[None]:
     """Convert any error of a file system into a CorpusError with a one-line message."""
     try:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,8 @@ import numpy as np
 
 from swivel._version import __version__
 from swivel.config import CorpusConfig, CountConfig, VocabularyConfig
-from swivel.corpus.encoded_corpus import EncodedCorpus
-from swivel.corpus.file_ranges import FileRange, cut_files, encode_ranges, group_ranges
+from swivel.corpus.encoded_corpus import EncodedCorpus, encode_corpus
+from swivel.corpus.file_ranges import FileRange, cut_files, group_ranges, open_range
 from swivel.corpus.joined_corpus import JoinedCorpus, join_corpus
 from swivel.corpus.sources import TextFile, can_compare, files_of, list_files, text_size
 from swivel.corpus.type_tables import PackedTypes, TypeCounts
@@ -272,7 +272,7 @@ def read_ranges(ranges: tuple[FileRange, ...], reading: TextReading) -> tuple[tu
     """Return the numbers of tokens and units, and the distinct tokens, of some ranges of the corpus."""
     reading.check()
     with _scratch() as scratch:
-        encoded = _encode(ranges, reading, scratch)
+        encoded = encode_ranges(ranges, reading, scratch)
         return (encoded.token_count, encoded.unit_count), encoded.types.merge().pack()
 
 
@@ -301,7 +301,7 @@ def count_ranges(
     reading.check()
 
     with _scratch() as scratch, _gather(scratch, layout) as runs, _gather(scratch, layout) as merged:
-        encoded = _encode(ranges, reading, scratch)
+        encoded = encode_ranges(ranges, reading, scratch)
         ids = encoded.write_ids(vocabulary, keep_gaps=config.oov == "gap", path=scratch / "ids.npy", threads=1)
         count_part(ids, layout, config, runs, memory_bytes=memory_bytes)
         runs.close()
@@ -378,13 +378,22 @@ def _scratch() -> AbstractContextManager[Path]:
     return scratch_folder(Path(tempfile.gettempdir()))
 
 
-def _encode(ranges: tuple[FileRange, ...], reading: TextReading, scratch: Path) -> EncodedCorpus | JoinedCorpus:
+def encode_ranges(ranges: tuple[FileRange, ...], reading: TextReading, scratch: Path) -> EncodedCorpus | JoinedCorpus:
+    """Tokenize ranges with one thread; raise CorpusError with the line of the file if one cannot be read."""
+
+    def encode(parts: tuple[FileRange, ...]) -> EncodedCorpus:
+        streams = [open_range(part, reading.config) for part in parts]
+        return encode_corpus(streams, reading.config, scratch=scratch, threads=1)
+
     try:
-        corpus = encode_ranges(ranges, reading.config, scratch=scratch)
+        corpus = encode(ranges)
     except CorpusError as error:
         if isinstance(error.__cause__, OSError):
             raise CorpusError(f"{error} ({_name_node()}; every node must see the corpus)") from error
+        # Read again from the start of the files: this raises the same error, with the line of the file.
+        encode(tuple(replace(part, start=0) for part in ranges))
         raise
+
     if reading.phrases is None:
         return corpus
     return join_corpus(corpus, reading.config, scratch=scratch, threads=1, phrases=reading.phrases)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import length_hint
@@ -54,22 +55,21 @@ class LabelTable(dict[Any, int]):
     ([0, 1, 0], ['tea', 'milk'])
     """
 
-    def __init__(self, *, memory_bytes: int) -> None:
+    def __init__(self, *, memory_bytes: int, used: Counter[str] | None = None) -> None:
         super().__init__()
         self._memory_bytes = memory_bytes
-        self.used_bytes = 0
-        self.beside: LabelTable | None = None  # another table that shares the memory
+        # Numbers of "labels" and "bytes" of all tables that share the memory.
+        self.used = Counter[str]() if used is None else used
 
     def __missing__(self, label: Any) -> int:
         # Called for new labels only: labels that are known cost one lookup, in C.
         text = _check_label(label)
-        self.used_bytes += _BYTES_PER_LABEL + 2 * len(text)
-        used = self.used_bytes + (self.beside.used_bytes if self.beside is not None else 0)
-        if used > self._memory_bytes // 2:
-            count = len(self) + len(self.beside or ())
+        self.used["labels"] += 1
+        self.used["bytes"] += _BYTES_PER_LABEL + 2 * len(text)
+        if self.used["bytes"] > self._memory_bytes // 2:
             raise MemoryBudgetError(
-                f"{count:,} labels take {format_bytes(used)}, more than half of the memory of "
-                f"{format_bytes(self._memory_bytes)}; pass a larger memory",
+                f"{self.used['labels']:,} labels take {format_bytes(self.used['bytes'])}, more than half of the memory "
+                f"of {format_bytes(self._memory_bytes)}; pass a larger memory",
                 argument="memory",
             )
 
@@ -169,19 +169,12 @@ class ImportContext:
         # All labels together may take half of the memory: few columns leave more of it to the rows.
         self.rows = self.columns = LabelTable(memory_bytes=self.memory_bytes)
         if not self.is_shared:
-            self.columns = LabelTable(memory_bytes=self.memory_bytes)
-            self.columns.beside = self.rows
-            self.rows.beside = self.columns
+            self.columns = LabelTable(memory_bytes=self.memory_bytes, used=self.rows.used)
 
     @property
     def is_shared(self) -> bool:
         """Whether rows and columns are the same things."""
         return self.sides != "apart"
-
-    @property
-    def used_bytes(self) -> int:
-        """Memory of the label tables in bytes."""
-        return self.rows.used_bytes + (0 if self.columns is self.rows else self.columns.used_bytes)
 
     def make_chunk(
         self, rows: Sequence[Any], columns: Sequence[Any], counts: NDArray[np.float64] | None, place: Place

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from swivel.config import CorpusConfig, result_settings
 from swivel.corpus.sources import (
@@ -28,7 +29,7 @@ from swivel.corpus.sources import (
     to_facts,
 )
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.counts.block_layout import Ints
+from swivel.counts.block_layout import Ints, UnitCells
 from swivel.counts.builder import MatrixBuilder, MatrixSpec, building_bytes
 from swivel.counts.importers import arrow, baskets, scipy_sparse
 from swivel.counts.importers import import_tables as tables
@@ -42,7 +43,7 @@ from swivel.counts.matrix_folder import open_matrix
 from swivel.errors import IS_TEXT_HINT, ConfigError, CorpusError, CountsError, StorageError, clear_errors
 from swivel.runtime.estimates import ResourceEstimate, check_libraries
 from swivel.runtime.options import RunOptions
-from swivel.runtime.progress import Task, track
+from swivel.runtime.progress import track
 from swivel.storage import fingerprint, scratch_folder
 from swivel.storage.output_folder import output_folder
 
@@ -50,9 +51,12 @@ from swivel.storage.output_folder import output_folder
 # files take more, which is known only after reading.
 SCRATCH_PER_BYTE = 2
 _MEMORY_PER_BYTE = 5  # per byte of scratch: labels and sorted cells, up to the memory budget
+_MIN_BYTES = 1 << 17  # of memory for the builder
 _ADVICE = "remove the rarest labels"
 
 Labels = str | Path | Sequence[str] | Sequence[int] | None
+Spill: TypeAlias = CellSpill | BasketSpill
+Reader = Callable[[Any, ImportContext], Iterator[Any]]  # yields chunks, or batches of baskets
 
 
 def import_counts(
@@ -200,11 +204,6 @@ def _import(
             raise CountsError(f"{source.name}: {error}") from error
 
 
-_MIN_BYTES = 1 << 17
-
-Spill: TypeAlias = CellSpill | BasketSpill
-
-
 def build_matrix(
     spill: Spill, context: ImportContext, path: Path | None, provenance: Mapping[str, Any], options: RunOptions
 ) -> Matrix:
@@ -224,12 +223,25 @@ def build_matrix(
 
     symmetric = context.sides in ("mirrored", "undirected")
     spec = MatrixSpec(rows=rows, columns=columns, unit=spill.unit, symmetric=symmetric)
-    memory = max(context.memory_bytes - context.used_bytes, _MIN_BYTES)
+    memory = max(context.memory_bytes - context.rows.used["bytes"], _MIN_BYTES)
     builder = MatrixBuilder(path, spec, memory_bytes=memory, threads=options.thread_count, overwrite=options.overwrite)
 
     with builder, track(options.progress, "building", spill.length, "cells") as task:
-        _add_cells(builder, spill, (row_places, column_places), context, task)
+        for row_ids, column_ids, units in _walk_cells(spill, context, options.thread_count):
+            columns = column_places[column_ids]
+            _refuse_one_sided(row_ids, column_ids, columns < 0, context)
+            builder.add(row_places[row_ids], columns, units)
+            task.advance(units.size)
         return builder.finish(**provenance)
+
+
+def _walk_cells(spill: Spill, context: ImportContext, threads: int) -> Iterator[UnitCells]:
+    """Yield rows, columns and units of all cells; if each pair is given once, in both orders."""
+    for rows, columns, units in spill.pieces(threads):
+        yield rows, columns, units
+        if context.sides == "undirected":
+            apart = rows != columns  # a diagonal cell is its own mirror
+            yield columns[apart], rows[apart], units[apart]
 
 
 def _sum_sides(spill: CellSpill, context: ImportContext, threads: int) -> tuple[Ints, Ints]:
@@ -237,11 +249,9 @@ def _sum_sides(spill: CellSpill, context: ImportContext, threads: int) -> tuple[
     row_sums = np.zeros(len(context.labels[0]), np.int64)
     column_sums = row_sums if context.is_shared else np.zeros(len(context.labels[1]), np.int64)
 
-    for rows, columns, units in spill.pieces(threads):
+    for rows, columns, units in _walk_cells(spill, context, threads):
         add_sums(row_sums, rows, units)
-        if context.sides == "undirected":  # a diagonal cell is its own mirror and counts once
-            add_sums(column_sums, columns, np.where(rows == columns, 0, units))
-        elif context.sides != "mirrored":  # which has every pair in both orders already
+        if context.sides in ("apart", "same"):  # Otherwise every pair is there in both orders already.
             add_sums(column_sums, columns, units)
 
     return row_sums, column_sums
@@ -266,32 +276,16 @@ def _rank(labels: list[str], sums: Ints, unit: int, context: ImportContext) -> t
     return Vocabulary([labels[number] for number in order.tolist()], counts.tolist()), places
 
 
-def _add_cells(
-    builder: MatrixBuilder, spill: Spill, places: tuple[Ints, Ints], context: ImportContext, task: Task
-) -> None:
-    for row_ids, column_ids, units in spill.pieces(builder.threads):
-        rows = places[0][row_ids]
-        columns = places[1][column_ids]
-
-        # Mirrored cells have only row sums, which do not count a column that is never a row.
-        if (columns < 0).any():
-            cell = int((columns < 0).argmax())
-            row = context.labels[0][row_ids[cell]]
-            column = context.labels[0][column_ids[cell]]
-            raise CountsError(
-                f"the counts are not mirrored: {column!r} is a column of {row!r} but never a row; pass "
-                "sides='undirected' if each pair is given once, sides='apart' if rows and columns are different things"
-            )
-
-        builder.add(rows, columns, units)
-        if context.sides == "undirected":
-            apart = rows != columns  # a diagonal cell is its own mirror
-            builder.add(columns[apart], rows[apart], units[apart])
-
-        task.advance(units.size)
-
-
-Reader = Callable[[Any, ImportContext], Iterator[Any]]  # yields chunks, or batches of baskets
+def _refuse_one_sided(rows: Ints, columns: Ints, is_missing: NDArray[np.bool_], context: ImportContext) -> None:
+    """Raise CountsError for a column of mirrored cells that is never a row; only row sums were computed."""
+    if is_missing.any():
+        cell = int(is_missing.argmax())
+        row = context.labels[0][rows[cell]]
+        column = context.labels[0][columns[cell]]
+        raise CountsError(
+            f"the counts are not mirrored: {column!r} is a column of {row!r} but never a row; pass "
+            "sides='undirected' if each pair is given once, sides='apart' if rows and columns are different things"
+        )
 
 
 @dataclass(frozen=True, slots=True)
