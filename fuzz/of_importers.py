@@ -36,7 +36,6 @@ TEXT_CONFIGS: tuple[dict[str, Any], ...] = (
 )
 BASKET_CONFIGS: tuple[dict[str, Any], ...] = (
     {},
-    {"window": 2},
     {"separator": "comma"},
     {"largest_basket": 3},
     {"header": True, "comment": "#"},

@@ -16,7 +16,6 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix
 from swivel.counts import block_layout as matrix_layout
 from swivel.counts.block_layout import Layout, block_count_for, block_length, choose_layout
-from swivel.counts.matrix_folder import MatrixFolder
 from swivel.errors import CountsError, DamagedFolder, MemoryBudgetError, StorageError, UnfinishedFolder, UnknownToken
 from swivel.storage import seal, unseal
 
@@ -284,17 +283,11 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
         open_matrix(tmp_path / "nowhere")
 
 
-def test_cells_that_are_verified_ahead_are_checked_before_they_are_used(tmp_path: Path) -> None:
+def test_cells_are_checked_before_they_are_used(tmp_path: Path) -> None:
     path = folder_of(build(tmp_path / "m", make_dense(5, 6)))
-    intact = open_matrix(path)
-    intact.verify_ahead()
-    assert intact.cells(0, 0).counts.size
-    assert isinstance(intact, MatrixFolder) and intact._verifying is None
-
     damaged = path / "counts.npy"
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"\x7f")
     matrix = open_matrix(path)
-    matrix.verify_ahead()
     with pytest.raises(DamagedFolder, match=r"counts\.npy: checksum differs"):
         matrix.cells(0, 0)
 

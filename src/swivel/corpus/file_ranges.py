@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO
 
 from swivel.config import CorpusConfig
-from swivel.corpus.sources import PACKED_SUFFIXES, TextFile, clear_remote_errors, open_file, text_size
+from swivel.corpus.sources import PACKED_SUFFIXES, open_file, text_size
 from swivel.corpus.streams import BLOCK_BYTES, UTF8, Stream, drop_bom, file_stream, find_codec
+from swivel.errors import CorpusError, clear_errors
 
 _SCAN_BYTES = 1 << 16
 
@@ -22,13 +24,13 @@ _SCAN_BYTES = 1 << 16
 class FileRange:
     """A range of a file, with nominal offsets in bytes."""
 
-    file: TextFile
+    file: Path
     start: int
     stop: int | None  # None for the end of the file
     cost: int  # approximate number of bytes of text
 
 
-def cut_files(files: Iterable[TextFile], config: CorpusConfig, range_bytes: int) -> list[FileRange]:
+def cut_files(files: Iterable[Path], config: CorpusConfig, range_bytes: int) -> list[FileRange]:
     """Return ranges of about `range_bytes` that cover the files in order."""
     is_utf8 = find_codec(config.encoding).name in UTF8
     ranges = []
@@ -78,7 +80,7 @@ def open_range(part: FileRange, config: CorpusConfig) -> Stream:
 
 def _read_between(part: FileRange, unit_ends: tuple[bytes, ...], stream: Stream) -> Iterator[bytes]:
     """Yield the bytes of the units that start in a range."""
-    with open_file(part.file) as raw, clear_remote_errors(str(part.file)):
+    with open_file(part.file) as raw, clear_errors(part.file, CorpusError):
         position = _find_cut(raw, part.start, part.stop, unit_ends) if part.start else 0
         if position is None:
             return  # A single unit spans the whole range; it belongs to the range where it starts.

@@ -1,6 +1,6 @@
-"""Files of a corpus: paths, folders, globs and URLs (s3://, gs://, hdfs://, zip://...::file://...).
+"""Files of a corpus: paths, folders and globs.
 
-Remote files are read with fsspec. The digests of the content of local files are computed on all cores and kept in
+The digests of the content of local files are computed on all cores and kept in
 manifests, each with the full path, size, times and inode of its file. If all of these are unchanged, the file is not
 read again.
 """
@@ -18,9 +18,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
 from functools import cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO, Any, TypeAlias, TypeVar
 
 from swivel.config import CorpusConfig
@@ -45,9 +44,6 @@ _PATH = re.compile(
 )
 _RESERVED_NAMES = ("-", TEXT_IN_MEMORY, "vocabulary")  # names of other inputs in a manifest
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(://|::)")  # two letters or more, because C:\ is a disk
-_LOCAL_URL = re.compile(r"(file|local)://")
-_INFO_TYPES = (str, bytes, int, float, tuple, datetime)  # types of file information that have a stable string
-_LOCATION_KEYS = ("name", "filename", "orig_filename", "Key")
 
 SOURCES = "sources"  # key of the digests in the facts of a manifest
 _CHUNK_BYTES = 64 << 20  # hashed by one thread; the digest of a file is that of the digests of its chunks
@@ -58,45 +54,11 @@ _COARSE_NS = 2 * 10**9  # With the coarsest times (FAT), a file may change for s
 _known: dict[str, FileDigest] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteFile:
-    """A file of an fsspec file system. It can be pickled and opened on other machines."""
-
-    system: Any
-    path: str
-
-    def __str__(self) -> str:
-        return str(self.system.unstrip_protocol(self.path))
-
-    @property
-    def name(self) -> str:
-        """Last component of the path."""
-        return PurePosixPath(self.path).name
-
-    @property
-    def suffix(self) -> str:
-        """File extension with its dot, or an empty string."""
-        return PurePosixPath(self.path).suffix
-
-    def version(self) -> str:
-        """Return a digest that changes with the file: of everything the file system reports except the location."""
-        with clear_remote_errors(str(self)):
-            info = self.system.info(self.path)
-
-        stable = []
-        for key, value in info.items():
-            if isinstance(value, _INFO_TYPES) and key not in _LOCATION_KEYS:
-                stable.append((key, str(value)))
-        return fingerprint(sorted(stable))
-
-
-FILE_TYPES = (Path, RemoteFile)
-TextFile: TypeAlias = "Path | RemoteFile"
-Texts: TypeAlias = "str | TextFile | Iterable[str] | Iterable[TextFile] | Iterable[Iterable[str]]"
+Texts: TypeAlias = "str | Path | Iterable[str] | Iterable[Path] | Iterable[Iterable[str]]"
 
 
 def find_texts(texts: Texts, out: str | Path | None = None) -> Texts:
-    """Return paths, folders, globs and URLs as a list of their files, and texts in memory unchanged."""
+    """Return paths, folders and globs as a list of their files, and texts in memory unchanged."""
     # Nothing in the output folder `out` is listed. Nothing is taken from an iterator yet, unless it is `glob.iglob`.
     if isinstance(texts, Iterator):
         code = getattr(texts, "gi_code", None)
@@ -123,14 +85,12 @@ def check_items(items: Iterable[Any], kind: type | tuple[type, ...], words: str)
         yield item
 
 
-def list_files(
-    texts: str | TextFile | Iterable[str | TextFile], *, outside: str | Path | None = None
-) -> list[TextFile]:
-    """Return the files of paths, folders (sorted, without hidden files), globs and URLs; raise CorpusError if none."""
+def list_files(texts: str | Path | Iterable[str | Path], *, outside: str | Path | None = None) -> list[Path]:
+    """Return the files of paths, folders (sorted, without hidden files) and globs; raise CorpusError if none."""
     # Links to folders are followed, and each folder is read once. Folders and globs do not include the folder
     # `outside`, which is the output, nor the results of other commands. A pipe, socket or device is read only if it is
     # named itself.
-    paths = [texts] if isinstance(texts, (str, *FILE_TYPES)) else list(texts)
+    paths = [texts] if isinstance(texts, (str, Path)) else list(texts)
     out = None if outside is None else Path(outside)
 
     files = [file for path in paths for file in _expand(path, out)]
@@ -139,24 +99,12 @@ def list_files(
     return files
 
 
-def list_paths(texts: str | Path | Iterable[str | Path], *, outside: str | Path | None = None) -> list[Path]:
-    """Return the files of paths, folders and globs, as `list_files` does, but raise CorpusError for a URL."""
-    files = list_files(texts, outside=outside)
-    paths = [file for file in files if isinstance(file, Path)]
-    if len(paths) < len(files):
-        remote = next(file for file in files if not isinstance(file, Path))
-        raise CorpusError(f"{remote}: only local files are supported here; download the remote files first")
-    return paths
-
-
-def _expand(path: str | TextFile, out: Path | None) -> list[TextFile]:
-    """Return the files of one path, folder, glob or URL."""
-    if isinstance(path, RemoteFile):
-        return [path]
+def _expand(path: str | Path, out: Path | None) -> list[Path]:
+    """Return the files of one path, folder or glob."""
     if str(path) == "-":
         return [STDIN]
     if isinstance(path, str) and is_url(path):
-        return [file for match in list_url(path) for file in _expand(match, out)]
+        raise CorpusError(f"{path}: only local files are read; download the remote files first, or pipe them to -")
 
     try:
         if Path(path).is_dir():
@@ -179,7 +127,7 @@ def _shorten(path: object) -> str:
     return str(path) if len(str(path)) <= 100 else str(path)[:97] + "..."
 
 
-def _list_folder(folder: Path, out: Path | None) -> list[TextFile]:
+def _list_folder(folder: Path, out: Path | None) -> list[Path]:
     """Return the files of a folder and of the folders in it; raise CorpusError if it has no files at all."""
     files: list[Path] = []
     own: list[Path] = []  # what Swivel wrote, which is left out
@@ -209,7 +157,7 @@ def _list_folder(folder: Path, out: Path | None) -> list[TextFile]:
     return [*sorted(files)]
 
 
-def _list_matches(pattern: str, out: Path | None) -> list[TextFile]:
+def _list_matches(pattern: str, out: Path | None) -> list[Path]:
     """Return the files that match a glob, and those of the folders that do, each once."""
     matches: dict[str, Path] = {}  # by real path, because a loop of links gives a file many names
     for match in map(Path, glob.glob(pattern, recursive=True)):  # noqa: PTH207 (absolute patterns too)
@@ -220,7 +168,7 @@ def _list_matches(pattern: str, out: Path | None) -> list[TextFile]:
 
     fixed = itertools.takewhile(lambda part: not glob.has_magic(part), Path(pattern).parts)
     is_output = _output_filter(out, len(list(fixed)))
-    files: dict[str, TextFile] = {}  # by real path, because a folder and the files in it can match
+    files: dict[str, Path] = {}  # by real path, because a folder and the files in it can match
 
     for match in sorted(matches.values()):
         if is_output(match):
@@ -259,7 +207,7 @@ def _regular(path: Path) -> Path:
     return path
 
 
-def _name_files(files: Iterable[TextFile]) -> Iterator[str]:
+def _name_files(files: Iterable[Path]) -> Iterator[str]:
     """Yield a unique name for each file, without its folder; the second file of the same name gets the suffix #2."""
     taken = set(_RESERVED_NAMES)
     seen = Counter[str]()
@@ -303,7 +251,7 @@ def digest_sources(
 
 def local_files(texts: Texts) -> list[Path]:
     """Return the paths of the files on this machine among texts; none for texts in memory."""
-    return [file for file in files_of(texts) or [] if isinstance(file, Path) and file != STDIN]
+    return [file for file in files_of(texts) or [] if file != STDIN]
 
 
 def refuse_table(texts: object) -> None:
@@ -312,11 +260,11 @@ def refuse_table(texts: object) -> None:
         raise CorpusError(f"texts must be a column of a table, such as table['text'], got a {type(texts).__name__}")
 
 
-def files_of(texts: Texts, out: str | Path | None = None) -> list[TextFile] | None:
+def files_of(texts: Texts, out: str | Path | None = None) -> list[Path] | None:
     """Return the files of paths that are not in the folder `out`; None for texts in memory."""
     # Strings in a list are paths if each of them exists or looks like a path. Strings of an iterator are texts, unless
     # it is `glob.iglob`.
-    if isinstance(texts, (str, *FILE_TYPES)):
+    if isinstance(texts, (str, Path)):
         return list_files(texts, outside=out)
     refuse_table(texts)
     if not isinstance(texts, Collection):
@@ -324,8 +272,8 @@ def files_of(texts: Texts, out: str | Path | None = None) -> list[TextFile] | No
 
     # The type of the first item determines the type of all items.
     first = next(iter(texts), None)
-    if isinstance(first, FILE_TYPES):
-        return list_files(check_items(texts, FILE_TYPES, "a path"), outside=out)
+    if isinstance(first, Path):
+        return list_files(check_items(texts, Path, "a path"), outside=out)
     if not isinstance(first, str) or not all(map(_is_path, texts)):
         return None
 
@@ -346,9 +294,7 @@ def is_missing(item: object) -> bool:
     return item is None or (isinstance(item, float) and item != item) or type(item).__name__ == "NAType"
 
 
-def _fingerprint_file(file: TextFile, config: CorpusConfig, digests: Mapping[str, FileDigest]) -> str:
-    if isinstance(file, RemoteFile):
-        return fingerprint([size_of(file), file.version(), fingerprint(config)])
+def _fingerprint_file(file: Path, config: CorpusConfig, digests: Mapping[str, FileDigest]) -> str:
     if file == STDIN:
         return STANDARD_INPUT
     if is_pipe(file):
@@ -356,22 +302,19 @@ def _fingerprint_file(file: TextFile, config: CorpusConfig, digests: Mapping[str
     return fingerprint([digests[full_path(file)].digest, fingerprint(config)])
 
 
-def is_pipe(file: TextFile) -> bool:
+def is_pipe(file: Path) -> bool:
     """Return whether a file can be read only once: standard input, a pipe, a socket or a device."""
-    return file == STDIN or (isinstance(file, Path) and file.exists() and not file.is_file() and not file.is_dir())
+    return file == STDIN or (file.exists() and not file.is_file() and not file.is_dir())
 
 
-def size_of(file: TextFile) -> int | None:
-    """Return the size of a file in bytes; None for standard input, pipes, and file systems that do not report it."""
-    if isinstance(file, RemoteFile):
-        with clear_remote_errors(str(file)):
-            return file.system.size(file.path)  # type: ignore[no-any-return]
+def size_of(file: Path) -> int | None:
+    """Return the size of a file in bytes; None for standard input and pipes."""
     if file == STDIN or not file.is_file():
         return None
     return file.stat().st_size
 
 
-def text_size(file: TextFile) -> int:
+def text_size(file: Path) -> int:
     """Return the approximate number of bytes of text in a file; 0 if unknown."""
     size = size_of(file) or 0
     if file.suffix.lower() in PACKED_SUFFIXES:
@@ -379,11 +322,8 @@ def text_size(file: TextFile) -> int:
     return size
 
 
-def open_file(file: TextFile) -> IO[bytes]:
-    """Open a local or remote file for reading bytes."""
-    if isinstance(file, RemoteFile):
-        with clear_remote_errors(str(file)):
-            return file.system.open(file.path, "rb")  # type: ignore[no-any-return]
+def open_file(file: Path) -> IO[bytes]:
+    """Open a file for reading bytes."""
     with clear_errors(file, CorpusError):
         return file.open("rb", buffering=0)
 
@@ -395,52 +335,6 @@ def is_url(text: str) -> bool:
     (True, True, False, False)
     """
     return _URL.match(text) is not None
-
-
-def list_url(url: str) -> list[Path] | list[RemoteFile]:
-    """Return the files of a URL, sorted: one file, the files of a folder without hidden ones, or the matches of a glob.
-
-    URLs of local files (file://) are returned as paths, which do not need fsspec. Raises CorpusError if there is no
-    file.
-    """
-    if _LOCAL_URL.match(url) and "::" not in url:
-        return [Path(_LOCAL_URL.sub("", url))]
-
-    with clear_remote_errors(url):
-        import fsspec
-
-        system, path = fsspec.core.url_to_fs(url)
-        if glob.has_magic(path):
-            paths = [match for match in system.glob(path) if not system.isdir(match)]
-        elif system.isdir(path):
-            paths = system.find(path)
-        elif system.exists(path):
-            paths = [path]
-        else:
-            paths = []
-
-    files = []
-    for file in sorted(paths):
-        parts = PurePosixPath(file.removeprefix(path)).parts
-        if not any(part.startswith(".") for part in parts):
-            files.append(RemoteFile(system, file))
-    if not files:
-        raise CorpusError(f"{url}: no such file, or a folder without files")
-    return files
-
-
-@contextlib.contextmanager
-def clear_remote_errors(name: str) -> Iterator[None]:
-    """Convert any error of a file system into a CorpusError with a one-line message."""
-    try:
-        yield
-    except CorpusError:
-        raise
-    except Exception as error:  # Each file system raises the errors of its own library.
-        reason = getattr(error, "strerror", None) or str(error).strip().split("\n")[0] or type(error).__name__
-        if isinstance(error, FileNotFoundError):  # Some file systems report only the name.
-            reason = "no such file or folder"
-        raise CorpusError(f"{name}: {reason}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -548,7 +442,7 @@ def read_in_process(
     # If the texts are files, the call runs in another process. Use it while this process imports torch for a GPU:
     # reading would wait for the import most of the time.
     files = files_of(texts)
-    is_on_disk = files is not None and all(isinstance(file, Path) and _is_on_disk(file) for file in files)
+    is_on_disk = files is not None and all(map(_is_on_disk, files))
     if not is_on_disk or not can_start_processes():
         return read(texts, *arguments, progress=progress, check=check, **keywords)
 

@@ -27,10 +27,8 @@ from typing import IO, Any
 
 from swivel.config import CorpusConfig
 from swivel.corpus.sources import (
-    FILE_TYPES,
     STDIN,
     TEXT_IN_MEMORY,
-    TextFile,
     Texts,
     check_items,
     files_of,
@@ -39,8 +37,7 @@ from swivel.corpus.sources import (
     open_file,
     size_of,
 )
-from swivel.errors import ConfigError, CorpusError, CountsError, clear_errors, missing_extra
-from swivel.runtime.estimates import check_memory
+from swivel.errors import ConfigError, CorpusError, CountsError, SwivelError, clear_errors, missing_extra
 from swivel.runtime.progress import Task
 from swivel.runtime.resources import format_bytes
 
@@ -51,8 +48,7 @@ _MAX_CONTINUATION_BYTES = 3  # of a code point in UTF-8
 SEPARATOR = "swivel.separator"
 _XZ_BYTES = 1 << 30  # memory for decompression; files of `xz -9` take 65 MiB
 
-MAX_LINE_BYTES = 1 << 24  # A longer line is none of a table.
-_MEMORY_PER_BYTE = 16  # of a long line: its parts, the line, its characters, and what encodes them
+MAX_LINE_BYTES = 1 << 26  # of a table, a list, or texts to encode; a line takes up to 16 times its size in memory
 
 
 def _start_zstd() -> Any:
@@ -111,8 +107,8 @@ def open_streams(texts: Texts, config: CorpusConfig) -> list[Stream]:
             break
     items = itertools.chain(start, items)
 
-    if start and isinstance(start[-1], FILE_TYPES):
-        files = list_files(check_items(items, FILE_TYPES, "a path"))
+    if start and isinstance(start[-1], Path):
+        files = list_files(check_items(items, Path, "a path"))
         return [file_stream(file, codec, config) for file in files]
     if start and not isinstance(start[-1], str):
         tokens = _pack_tokens(items, config)
@@ -136,7 +132,7 @@ def find_codec(encoding: str) -> codecs.CodecInfo:
     return codec
 
 
-def file_stream(file: TextFile, codec: codecs.CodecInfo, config: CorpusConfig) -> Stream:
+def file_stream(file: Path, codec: codecs.CodecInfo, config: CorpusConfig) -> Stream:
     """Return the stream of a file, which is opened when the stream is read."""
     name = "standard input" if file == STDIN else str(file)
 
@@ -147,7 +143,7 @@ def file_stream(file: TextFile, codec: codecs.CodecInfo, config: CorpusConfig) -
     return Stream(name, read, size_of(file))
 
 
-def _read_file(file: TextFile, stream: Stream) -> Iterator[bytes]:
+def _read_file(file: Path, stream: Stream) -> Iterator[bytes]:
     raw = sys.stdin.buffer if file == STDIN else open_file(file)
     suffix = file.suffix.lower()
     blocks = _read_blocks(raw, stream)
@@ -419,28 +415,23 @@ class LineBlock:
 
 def read_table_lines(file: Path, task: Task | None = None) -> Iterator[LineBlock]:
     """Yield the lines of a table in a text file in blocks of about a megabyte, and report its bytes as progress."""
-
-    def refuse_long_line(place: str, size: int) -> None:
-        if size > MAX_LINE_BYTES:
-            raise CountsError(f"{place}: longer than {MAX_LINE_BYTES:,} bytes; is this a text file?")
-
     for stream in open_streams(file, CorpusConfig()):
         reported = 0
-        for block in _split_lines(stream, refuse_long_line):
+        for block in _split_lines(stream, CountsError):
             yield block
             if task is not None:
                 task.advance(stream.read_bytes - reported)
                 reported = stream.read_bytes
 
 
-def read_lines(path: str | TextFile, config: CorpusConfig | None = None) -> Iterator[str]:
+def read_lines(path: str | Path, config: CorpusConfig | None = None) -> Iterator[str]:
     """Yield the lines of the files of a path, which may be compressed; "-" is standard input.
 
     Raises CorpusError for invalid bytes; with `errors="replace"`, they become NUL, which separates tokens.
     """
     config = config or CorpusConfig()
     for stream in open_streams(path, config):
-        for block in _split_lines(stream, _refuse_line_beyond_memory):
+        for block in _split_lines(stream, CorpusError):
             try:
                 text = block.data.decode("utf-8", "strict" if config.errors == "strict" else SEPARATOR)
             except UnicodeDecodeError as error:
@@ -449,13 +440,8 @@ def read_lines(path: str | TextFile, config: CorpusConfig | None = None) -> Iter
             yield from text.split("\n")[:-1]
 
 
-def _refuse_line_beyond_memory(place: str, size: int) -> None:
-    if size > MAX_LINE_BYTES:  # Asking for the free memory takes longer than reading a short line.
-        check_memory(f"{place}: a line of {format_bytes(size)} or more", _MEMORY_PER_BYTE * size)
-
-
-def _split_lines(stream: Stream, refuse_line: Callable[[str, int], None]) -> Iterator[LineBlock]:
-    """Yield the lines of a stream; `refuse_line` may raise an error for the place and the size of a line in bytes."""
+def _split_lines(stream: Stream, error: type[SwivelError]) -> Iterator[LineBlock]:
+    """Yield the lines of a stream; raise an error of the given type for one that is too long."""
     begun: list[bytes] = []  # the parts of a line that continues in the next block
     after_return = False
     first = 1
@@ -475,7 +461,8 @@ def _split_lines(stream: Stream, refuse_line: Callable[[str, int], None]) -> Ite
             begun = []
 
         begun.append(rest)
-        refuse_line(f"{stream.name}, line {first:,}", sum(map(len, begun)))
+        if sum(map(len, begun)) > MAX_LINE_BYTES:
+            raise error(f"{stream.name}, line {first:,}: longer than {MAX_LINE_BYTES:,} bytes; is this a text file?")
 
     if any(begun):
         yield LineBlock(stream.name, first, b"".join([*begun, b"\n"]))

@@ -280,9 +280,6 @@ class Matrix:
     def verify(self) -> None:
         """Raise DamagedFolder for the first file whose checksum differs from the manifest."""
 
-    def verify_ahead(self) -> None:
-        """Start to verify the cells in the background; the first access to them waits for it and raises its errors."""
-
     def trust(self) -> None:
         """Skip the checksums of the files, because this process wrote them or another process has verified them."""
 

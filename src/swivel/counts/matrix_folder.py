@@ -13,8 +13,6 @@ Files of the folder (stage "matrix"):
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -53,12 +51,10 @@ class MatrixFolder(Matrix):
         self.path = folder.path
         self.fingerprint = folder.manifest.fingerprint
         self._folder = folder
-        self._verifying: threading.Thread | None = None
 
     @cached_property
     def arrays(self) -> CellArrays:  # type: ignore[override]
         """The cells."""
-        self._wait_for_checksums()
         self._folder.check(*LARGE)
         return self.unverified
 
@@ -84,30 +80,11 @@ class MatrixFolder(Matrix):
 
     def verify(self) -> None:
         """Raise DamagedFolder for the first file whose checksum differs from the manifest."""
-        self._wait_for_checksums()
         self._folder.verify()
-
-    def verify_ahead(self) -> None:
-        """Start to verify the cells in the background; the first access to them waits for it and raises its errors."""
-
-        def verify_quietly() -> None:
-            with contextlib.suppress(Exception):  # The next check raises it.
-                self._folder.check(*LARGE)
-
-        # A daemon: it only reads, so a process that ends need not wait for it.
-        self._verifying = threading.Thread(target=verify_quietly, daemon=True)
-        self._verifying.start()
 
     def trust(self) -> None:
         """Skip the checksums of this folder, because this process wrote it or another process has verified it."""
         self._folder.trust()
-
-    def _wait_for_checksums(self) -> None:
-        # A local name: another thread may set the attribute to None.
-        verifying = self._verifying
-        if verifying is not None:
-            verifying.join()
-            self._verifying = None
 
 
 def save_matrix(matrix: Matrix, path: Path, *, overwrite: bool = False) -> None:

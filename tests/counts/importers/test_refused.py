@@ -295,7 +295,7 @@ def test_bad_baskets_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CountsError, match="the source: there are no baskets"):
         swivel.import_counts([[]], format="baskets")
 
-    with pytest.raises(ConfigError, match="sides must be mirrored or same for baskets"):
+    with pytest.raises(ConfigError, match="a pair of a basket counts in both orders: omit sides"):
         swivel.import_counts([["a"]], format="baskets", sides="apart")
 
 
@@ -335,11 +335,8 @@ def test_settings_without_effect_are_refused(tmp_path: Path) -> None:
     baskets = write_text(tmp_path / "a.baskets", "a b\n")
 
     for source, settings, message in [
-        (text, {"window": 3}, "window applies to baskets, but .*a.tsv is read as triples"),
-        (text, {"weight": "uniform"}, "weight applies to baskets"),
-        (text, {"largest_basket": 3}, "largest_basket applies to baskets"),
+        (text, {"largest_basket": 3}, "largest_basket applies to baskets, but .*a.tsv is read as triples"),
         (baskets, {"fields": "1,2"}, "fields applies to triples, edges, parquet, arrow, but .* is read as baskets"),
-        (baskets, {"weight": "uniform"}, "pass window"),
         (table(), {"header": True}, "header applies to triples, edges, baskets, but the source is read as memory"),
         (np.eye(2), {"separator": "tab"}, "separator applies to"),
     ]:

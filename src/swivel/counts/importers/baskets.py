@@ -1,7 +1,7 @@
 """Read baskets and sessions, one per line or one per list, and count the pairs of their items.
 
-Without a window, every unordered pair of distinct items of a basket counts 1, in both directions. With a window, a pair
-at distance t counts 1/t, or 1. The ids of the items are kept in scratch files, from which cells are generated.
+Every unordered pair of distinct items of a basket counts 1, in both directions. The ids of the items are kept in
+scratch files, from which cells are generated: the products of a matrix of baskets and items with itself.
 """
 
 from __future__ import annotations
@@ -14,16 +14,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from swivel.config import CountConfig
 from swivel.corpus.streams import read_table_lines
 from swivel.counts.block_layout import Ints, UnitCells
-from swivel.counts.cooccurrence.windows import window_unit, window_weights
 from swivel.counts.importers.context import ImportContext, Place, number_places
-from swivel.counts.importers.import_config import SEPARATORS, ImportConfig
-from swivel.counts.importers.spill import PIECE, add_sums, open_spill
+from swivel.counts.importers.import_config import SEPARATORS
+from swivel.counts.importers.spill import open_spill
 from swivel.errors import CountsError
 
-_ITEMS = 1 << 24  # items paired at a time: their arrays take 0.6 GiB
+_PAIRS = 1 << 24  # of items, counted at a time: their cells take up to 0.8 GiB
 _LISTS = 1 << 13  # baskets per batch
 
 
@@ -72,20 +70,18 @@ def read_basket_lists(baskets: Iterable[Any], context: ImportContext) -> Iterato
 
 
 def _number_baskets(baskets: list[list[Any]], context: ImportContext, place: Place) -> Baskets:
-    """Return baskets as ids; without a window, each item of a basket counts once, and baskets may not be too large."""
-    config = context.config
-    if config.window is None:
-        with contextlib.suppress(TypeError):  # `look_up` raises the error for items that are not hashable
-            baskets = [list(dict.fromkeys(basket)) for basket in baskets]
+    """Return baskets as ids; each item of a basket counts once, and baskets may not be too large."""
+    with contextlib.suppress(TypeError):  # `look_up` raises the error for items that are not hashable
+        baskets = [list(dict.fromkeys(basket)) for basket in baskets]
 
     lengths = np.array([len(basket) for basket in baskets], np.int64)
     longest = int(lengths.max(initial=0))
-    if config.window is None and longest > config.largest_basket:
+    if longest > context.config.largest_basket:
         pairs = longest * (longest - 1) // 2
         raise CountsError(
             f"{place(int(lengths.argmax()))}: a basket of {longest:,} items makes {pairs:,} pairs; "
-            "pass a larger largest_basket, or a window",
-            argument=("largest_basket", "window"),
+            "pass a larger largest_basket",
+            argument="largest_basket",
         )
 
     ends = np.cumsum(lengths)
@@ -98,12 +94,10 @@ class BasketSpill:
     """Files of items and basket lengths, from which the cells are generated."""
 
     length = None  # number of cells: not known before they are generated
+    unit = 1
 
-    def __init__(self, folder: Path | None, config: ImportConfig, sides: str) -> None:
+    def __init__(self, folder: Path | None) -> None:
         self.files = open_spill(folder, items=np.uint32, lengths=np.uint32)
-        self._both_ways = sides != "same"
-        self._window = config.window and CountConfig(window=config.window, weight=config.weight)
-        self.unit = window_unit(self._window) if self._window else 1
 
     def add(self, baskets: Baskets) -> None:
         """Append baskets to the files."""
@@ -121,57 +115,34 @@ class BasketSpill:
         """Return the number of occurrences of each item."""
         counts = np.zeros(size, np.int64)
         for items, _ in self._blocks():
-            add_sums(counts, items, np.ones(items.size, np.int64))
+            counts += np.bincount(items, minlength=size)
         return counts
 
-    def _blocks(self) -> Iterator[tuple[Ints, Ints]]:
-        """Yield blocks of whole baskets: items, and for each the number of items after it in its basket."""
+    def _blocks(self) -> Iterator[Baskets]:
+        """Yield the items and lengths of blocks of whole baskets."""
         items, lengths = (file.open() for file in self.files)
         ends = np.cumsum(lengths, dtype=np.int64)
+        pairs = np.cumsum(lengths.astype(np.int64) ** 2)
         first = 0  # basket
         begin = 0  # item
 
         while first < len(lengths):
-            last = max(int(np.searchsorted(ends, begin + _ITEMS, "right")), first + 1)
+            counted = pairs[first - 1] if first else 0
+            last = max(int(np.searchsorted(pairs, counted + _PAIRS, "right")), first + 1)
             end = int(ends[last - 1])
-            after = np.repeat(ends[first:last], lengths[first:last]) - np.arange(begin, end) - 1
-            yield items[begin:end].astype(np.int64), after
+            yield items[begin:end].astype(np.int64), lengths[first:last].astype(np.int64)
             first = last
             begin = end
 
     def pieces(self, threads: int) -> Iterator[UnitCells]:
         """Yield the cells of all pairs of a block of baskets, summed within the block; `threads` is not used."""
-        for items, after in self._blocks():
-            if self._window is None and self._both_ways:
-                # In ascending order within each basket, so that a pair is counted in one direction only. The last item
-                # of a basket has none after it.
-                numbers = np.cumsum(after == 0) - (after == 0)
-                items = items[np.lexsort((items, numbers))]
+        import scipy.sparse
 
-            # A window may be wider than any basket, whose items are what memory is needed for.
-            longest = int(after.max(initial=0))
-            weights = window_weights(self._window, longest)[0] if self._window else np.ones(longest, np.int64)
-            for rows, columns, units in _count_pairs(items, np.minimum(after, len(weights)), weights):
-                yield rows, columns, units
-                if self._both_ways:
-                    yield columns, rows, units
-
-
-def _count_pairs(items: Ints, after: Ints, weights: Ints) -> Iterator[UnitCells]:
-    """Yield the cells of all pairs of an item and one of the `after` items behind it, each cell once."""
-    from swivel.counts import matrix_kernels as kernels  # imports numba, after `check_libraries`
-
-    places = np.argsort(items, kind="stable")
-    size = int(items.max(initial=-1)) + 1
-    starts = np.concatenate([[0], np.cumsum(np.bincount(items, minlength=size))])
-
-    # The cells of an item are at most its pairs, and at most one per item.
-    pairs = np.concatenate([[0], np.cumsum(after[places])])[starts]
-    cells = np.concatenate([[0], np.cumsum(np.minimum(np.diff(pairs), size))])
-    first = 0
-    while first < size:
-        last = max(int(np.searchsorted(cells, cells[first] + PIECE, "right")) - 1, first + 1)
-        block = np.empty((3, int(cells[last] - cells[first])), np.int64)
-        length = kernels.count_pairs((items, after, weights), places, starts, (first, last), block)
-        yield block[0, :length], block[1, :length], block[2, :length]
-        first = last
+        for items, lengths in self._blocks():
+            # Element (b, i) is 1 if basket b has item i, so element (i, j) of the product counts their baskets.
+            ends = np.concatenate([[0], np.cumsum(lengths)])
+            baskets = scipy.sparse.csr_array((np.ones(items.size, np.int32), items, ends))
+            pairs = (baskets.T @ baskets).tocoo()
+            apart = pairs.row != pairs.col
+            cells = (pairs.row[apart], pairs.col[apart], pairs.data[apart])
+            yield tuple(values.astype(np.int64) for values in cells)  # type: ignore[misc]

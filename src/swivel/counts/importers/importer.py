@@ -25,7 +25,7 @@ from swivel.corpus.sources import (
     digest_sources,
     fingerprint_sources,
     is_pipe,
-    list_paths,
+    list_files,
     to_facts,
 )
 from swivel.corpus.vocabulary import Vocabulary
@@ -83,8 +83,7 @@ def import_counts(
     options
         Memory, threads and progress.
     settings
-        Fields of ImportConfig: format, sides, fields, header, separator, comment, window, weight, largest_basket,
-        drop_empty.
+        Fields of ImportConfig: format, sides, fields, header, separator, comment, largest_basket, drop_empty.
 
     Raises
     ------
@@ -164,13 +163,8 @@ def _import(
     options: RunOptions,
 ) -> Matrix:
     sides = config.sides or FORMATS.get(source.format, IN_MEMORY).sides
-    if source.format == "baskets" and sides == "apart":
-        raise ConfigError(
-            "sides must be mirrored or same for baskets, because items are rows and columns; got 'apart'",
-            argument="sides",
-        )
-    if source.format == "baskets" and sides == "undirected":
-        sides = "mirrored"
+    if source.format == "baskets" and sides != "mirrored":
+        raise ConfigError(f"a pair of a basket counts in both orders: omit sides, got {sides!r}", argument="sides")
     if source.format == "edges" and config.comment is None:
         config = dataclasses.replace(config, comment="#")
 
@@ -182,7 +176,7 @@ def _import(
 
     with contextlib.ExitStack() as stack:
         scratch = None if path is None else stack.enter_context(scratch_folder(path))
-        spill = BasketSpill(scratch, config, sides) if source.format == "baskets" else CellSpill(scratch)
+        spill = BasketSpill(scratch) if source.format == "baskets" else CellSpill(scratch)
         for file in spill.files:
             stack.callback(file.close)
 
@@ -226,7 +220,10 @@ def build_matrix(
     memory = max(context.memory_bytes - context.rows.used["bytes"], _MIN_BYTES)
     builder = MatrixBuilder(path, spec, memory_bytes=memory, threads=options.thread_count, overwrite=options.overwrite)
 
-    with builder, track(options.progress, "building", spill.length, "cells") as task:
+    cells = spill.length
+    if cells is not None and context.sides == "undirected":
+        cells *= 2
+    with builder, track(options.progress, "building", cells, "cells") as task:
         for row_ids, column_ids, units in _walk_cells(spill, context, options.thread_count):
             columns = column_places[column_ids]
             _refuse_one_sided(row_ids, column_ids, columns < 0, context)
@@ -354,7 +351,7 @@ def find_source(source: Any, config: ImportConfig, out: str | Path | None = None
 
 def _expand(path: str | Path, out: str | Path | None) -> list[Path]:
     try:
-        return list_paths(path, outside=out)
+        return list_files(path, outside=out)
     except CorpusError as error:
         raise CountsError(str(error).removesuffix(IS_TEXT_HINT)) from None
 
