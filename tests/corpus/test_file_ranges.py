@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from fuzz.tokenizer_reference import split_units
 from swivel.config import CorpusConfig
-from swivel.corpus import file_ranges as ranges_module
-from swivel.corpus.file_ranges import FileRange, cut_files, group_ranges, open_range
+from swivel.corpus import streams as ranges_module
 from swivel.corpus.sources import list_files
+from swivel.corpus.streams import FileRange, cut_files, group_ranges, open_range
 from swivel.counts.cooccurrence.cluster_count import TextReading, encode_ranges
 from swivel.errors import CorpusError
 

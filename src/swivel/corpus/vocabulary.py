@@ -19,7 +19,7 @@ from swivel.runtime.estimates import check_memory
 from swivel.runtime.numbers import is_integer, plural
 
 if TYPE_CHECKING:
-    from swivel.corpus.type_tables import TypeCounts
+    from swivel.corpus.encoded_corpus import TypeCounts
 
 # Two reserved values in arrays of token ids.
 BREAK = np.uint32(0xFFFFFFFF)  # between two units; no window crosses it

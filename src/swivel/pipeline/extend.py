@@ -48,8 +48,8 @@ from swivel.vectors.formats import as_vectors
 from swivel.vectors.subwords import blend, unblend
 
 if TYPE_CHECKING:
+    from swivel.corpus.encoded_corpus import TypeCounts
     from swivel.corpus.sources import Texts
-    from swivel.corpus.type_tables import TypeCounts
     from swivel.counts import Matrix
 
 FILE_SETTINGS = ("encoding", "errors")

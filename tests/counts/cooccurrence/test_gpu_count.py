@@ -33,9 +33,7 @@ from swivel.counts.block_layout import Layout
 from swivel.counts.cooccurrence import choose_device, count_tokens, prepare_device
 from swivel.counts.cooccurrence import corpus_count as count
 from swivel.counts.cooccurrence.gpu import counter as device
-from swivel.counts.cooccurrence.gpu import device_plan
-from swivel.counts.cooccurrence.gpu.counter import warm_up
-from swivel.counts.cooccurrence.gpu.device_plan import estimate_pairs, make_rules, share_memory, split_shards
+from swivel.counts.cooccurrence.gpu.counter import estimate_pairs, make_rules, share_memory, split_shards, warm_up
 from swivel.counts.cooccurrence.windows import window_weights
 from swivel.errors import ConfigError, CountsError, MemoryBudgetError
 from swivel.runtime.progress import SilentProgress, Task
@@ -103,7 +101,7 @@ def test_groups_with_more_pairs_than_estimated_are_split(
     sizes: list[int] = []
     original = device.sum_pairs
 
-    def sum_pairs(keys: torch.Tensor, counts: torch.Tensor, rules: device_plan.PairRules) -> object:
+    def sum_pairs(keys: torch.Tensor, counts: torch.Tensor, rules: device.PairRules) -> object:
         sizes.append(int(counts.sum()))
         return original(keys, counts, rules)
 
@@ -213,7 +211,7 @@ def test_a_group_has_no_more_shards_than_fit_in_a_key(tmp_path: Path, monkeypatc
     rules = make_rules(Layout(1 << 26, 1 << 26, 1 << 10, 1 << 10, False), config, longest=1 << 20)
     assert (rules.weight_bits, rules.max_shards) == (13, 1 << (62 - 32 - 13))
     monkeypatch.setattr(matrix_layout, "BLOCK_SIZE", 3)
-    monkeypatch.setattr(device_plan, "_KEY_BITS", 7)  # 4 bits for a position and 2 for a weight leave 1 for the shard
+    monkeypatch.setattr(device, "_KEY_BITS", 7)  # 4 bits for a position and 2 for a weight leave 1 for the shard
     ids = make_corpus(8, 500)
     config = CountConfig(window=3)
     assert make_counter(ids, config).rules.max_shards == 2

@@ -446,13 +446,6 @@ def test_a_comment_that_no_file_has_is_refused(comment: str) -> None:
         swivel.import_counts([("a", "b")], comment=comment)
 
 
-@pytest.mark.parametrize("window", [10**9, 10**20])
-def test_a_window_beyond_all_baskets_counts_all_pairs(window: int) -> None:
-    wide = swivel.import_counts([["a", "b", "c"], ["a", "c"]], format="baskets", window=window)
-    assert wide.count("a", "c") == pytest.approx(1.5)
-    assert wide.count("a", "b") == pytest.approx(1.0)
-
-
 def test_labels_of_few_columns_leave_their_memory_to_the_rows() -> None:
     """All labels may take half of the memory, and the message names their share."""
     triples = [(f"row {number:06}", f"column {number % 100}", 1) for number in range(20_000)]

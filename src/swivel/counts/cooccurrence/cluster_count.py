@@ -21,16 +21,14 @@ import numpy as np
 
 from swivel._version import __version__
 from swivel.config import CorpusConfig, CountConfig, VocabularyConfig
-from swivel.corpus.encoded_corpus import EncodedCorpus, encode_corpus
-from swivel.corpus.file_ranges import FileRange, cut_files, group_ranges, open_range
+from swivel.corpus.encoded_corpus import EncodedCorpus, PackedTypes, TypeCounts, encode_corpus
 from swivel.corpus.joined_corpus import JoinedCorpus, join_corpus
 from swivel.corpus.sources import can_compare, files_of, list_files, text_size
-from swivel.corpus.type_tables import PackedTypes, TypeCounts
+from swivel.corpus.streams import FileRange, cut_files, group_ranges, open_range
 from swivel.corpus.vocabulary import Vocabulary, check_units, choose_vocabulary, describe_text
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.counts.block_layout import Layout
-from swivel.counts.cooccurrence.corpus_count import count_part, make_spec
-from swivel.counts.cooccurrence.count_plan import split_evenly
+from swivel.counts.cooccurrence.corpus_count import count_part, make_spec, split_evenly
 from swivel.counts.shards import CellArrays, RunFiles, merge_runs, open_cells
 from swivel.errors import ClusterError, ConfigError, CorpusError, MemoryBudgetError
 from swivel.runtime.options import RunOptions
