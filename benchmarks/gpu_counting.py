@@ -25,9 +25,8 @@ from swivel.config import CountConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts.block_layout import Layout
 from swivel.counts.cooccurrence import count_tokens
-from swivel.counts.cooccurrence.corpus_count import make_spec, survey_corpus
+from swivel.counts.cooccurrence.corpus_count import make_spec, survey_corpus, window_weights
 from swivel.counts.cooccurrence.gpu.counter import DeviceCounter
-from swivel.counts.cooccurrence.windows import window_weights
 from swivel.counts.shards import SATURATED, CellArrays
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT

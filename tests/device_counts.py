@@ -17,10 +17,9 @@ from swivel.counts import Matrix
 from swivel.counts.block_layout import Layout
 from swivel.counts.cooccurrence import corpus_count as counting
 from swivel.counts.cooccurrence import count_tokens
-from swivel.counts.cooccurrence.corpus_count import survey_corpus
+from swivel.counts.cooccurrence.corpus_count import part_names, survey_corpus
 from swivel.counts.cooccurrence.gpu import counter as device
 from swivel.counts.cooccurrence.gpu.counter import DeviceCounter
-from swivel.counts.cooccurrence.windows import part_names
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT
 

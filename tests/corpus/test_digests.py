@@ -27,13 +27,13 @@ TEXT = "the cat sat on the mat\n" * 9
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files whose content is read for a digest."""
     names: list[str] = []
-    original = digesting._digest_chunk
+    original = digesting.digest_file
 
-    def digest_chunk(chunk: tuple[str, int]) -> bytes:
-        names.append(Path(chunk[0]).name)
-        return original(chunk)
+    def digest_file(path: Path) -> str:
+        names.append(path.name)
+        return original(path)
 
-    monkeypatch.setattr(digesting, "_digest_chunk", digest_chunk)
+    monkeypatch.setattr(digesting, "digest_file", digest_file)
     monkeypatch.setattr(digesting, "_known", {})
     return names
 
@@ -119,12 +119,12 @@ def test_damaged_record_is_ignored(text: Path, tmp_path: Path, damage: Any) -> N
 def test_digest_of_a_large_file_does_not_depend_on_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: list[str]
 ) -> None:
-    monkeypatch.setattr(digesting, "_CHUNK_BYTES", 1000)
+    monkeypatch.setattr("swivel.storage.checksums.PIECE_BYTES", 1000)
     file = tmp_path / "large"
     file.write_bytes(bytes(range(250)) * 41)
     one, three = (digest_files([file], known=None, threads=threads, progress=SILENT)[str(file)] for threads in (1, 3))
     assert one == three
-    assert len(read) == 22
+    assert read == ["large"] * 2
 
     file.write_bytes(file.read_bytes()[:-1] + b"x")
     assert digest_files([file], known=None, threads=3, progress=SILENT)[str(file)].digest != one.digest

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import hashlib
 import itertools
 import os
 import re
@@ -29,6 +28,7 @@ from swivel.runtime.parallel import map_in_order
 from swivel.runtime.progress import SILENT, Progress, track
 from swivel.runtime.resources import count_cores
 from swivel.storage import fingerprint, read_manifest
+from swivel.storage.checksums import digest_file
 from swivel.storage.overlap import identify, is_own_file, is_own_folder
 
 Result = TypeVar("Result")
@@ -46,8 +46,6 @@ _RESERVED_NAMES = ("-", TEXT_IN_MEMORY, "vocabulary")  # names of other inputs i
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(://|::)")  # two letters or more, because C:\ is a disk
 
 SOURCES = "sources"  # key of the digests in the facts of a manifest
-_CHUNK_BYTES = 64 << 20  # hashed by one thread; the digest of a file is that of the digests of its chunks
-_READ_BYTES = 1 << 20
 _COARSE_NS = 2 * 10**9  # With the coarsest times (FAT), a file may change for so long without another time.
 
 # By full path: what this process has computed or found in a manifest, of files that had not just changed.
@@ -374,11 +372,15 @@ def digest_files(
         else:
             changed[path] = now
 
-    for path, digest in _compute_digests(changed, threads, progress).items():
-        digests_by_path[path] = replace(changed[path], digest=digest)
-        # A file that changed a moment ago may change again without another time.
-        if max(changed[path].mtime_ns, changed[path].ctime_ns) + _COARSE_NS < started:
-            _known[path] = digests_by_path[path]
+    if changed:
+        with track(progress, "comparing files", sum(file.size for file in changed.values()), "bytes") as task:
+            computed = map_in_order(_compute_digest, changed, threads=threads)
+            for (path, now), digest in zip(changed.items(), computed, strict=True):
+                digests_by_path[path] = replace(now, digest=digest)
+                task.advance(now.size)
+                # A file that changed a moment ago may change again without another time.
+                if max(now.mtime_ns, now.ctime_ns) + _COARSE_NS < started:
+                    _known[path] = digests_by_path[path]
     return digests_by_path
 
 
@@ -396,33 +398,9 @@ def _read_recorded(folder: Path) -> dict[str, FileDigest]:
     return {}
 
 
-def _compute_digests(files: dict[str, FileDigest], threads: int, progress: Progress) -> dict[str, str]:
-    """Return the digest of each file by its path; large files are hashed by several threads."""
-    if not files:
-        return {}
-
-    chunks = [(path, start) for path, file in files.items() for start in range(0, max(file.size, 1), _CHUNK_BYTES)]
-    hashes = {path: hashlib.sha256() for path in files}
-    with track(progress, "comparing files", sum(file.size for file in files.values()), "bytes") as task:
-        digests = map_in_order(_digest_chunk, chunks, threads=threads)
-        for (path, start), digest in zip(chunks, digests, strict=True):
-            hashes[path].update(digest)
-            task.advance(min(files[path].size - start, _CHUNK_BYTES))
-
-    return {path: whole.hexdigest() for path, whole in hashes.items()}
-
-
-def _digest_chunk(chunk: tuple[str, int]) -> bytes:
-    path, start = chunk
-    digest = hashlib.sha256()
-    left = _CHUNK_BYTES
-
-    with clear_errors(path, CorpusError), Path(path).open("rb", buffering=0) as file:
-        file.seek(start)
-        while data := file.read(min(left, _READ_BYTES)):
-            digest.update(data)
-            left -= len(data)
-    return digest.digest()
+def _compute_digest(path: str) -> str:
+    with clear_errors(path, CorpusError):
+        return digest_file(Path(path))
 
 
 def _is_on_disk(file: Path) -> bool:

@@ -27,7 +27,7 @@ from swivel.counts import Matrix, open_matrix
 from swivel.counts import block_layout as matrix_layout
 from swivel.counts.cooccurrence import column_vocabulary, count_tokens
 from swivel.counts.cooccurrence import corpus_count as counting
-from swivel.counts.cooccurrence.windows import part_names, window_unit, window_weights
+from swivel.counts.cooccurrence.corpus_count import part_names, window_unit, window_weights
 from swivel.errors import CountsError, FolderExists, MemoryBudgetError, StorageError
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT, SilentProgress, Task

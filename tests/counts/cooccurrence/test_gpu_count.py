@@ -32,9 +32,9 @@ from swivel.counts import block_layout as matrix_layout
 from swivel.counts.block_layout import Layout
 from swivel.counts.cooccurrence import choose_device, count_tokens, prepare_device
 from swivel.counts.cooccurrence import corpus_count as count
+from swivel.counts.cooccurrence.corpus_count import window_weights
 from swivel.counts.cooccurrence.gpu import counter as device
 from swivel.counts.cooccurrence.gpu.counter import estimate_pairs, make_rules, share_memory, split_shards, warm_up
-from swivel.counts.cooccurrence.windows import window_weights
 from swivel.errors import ConfigError, CountsError, MemoryBudgetError
 from swivel.runtime.progress import SilentProgress, Task
 

@@ -204,7 +204,7 @@ BAD_NPZ: dict[str, dict[str, Any]] = {
     "stored value 1: column 5 in a matrix of 2": {"indices": [0, 5]},
     "stored value 0: column -1 in a matrix of 2": {"indices": [-1, 1]},
     "index 18446744073709551615": {"indices": np.array([2**64 - 1, 0], np.uint64)},
-    "shape has 3 dimensions": {"shape": [1, 2, 3]},
+    "shape is 1 x 2 x 3": {"shape": [1, 2, 3]},
     "shape is -1 x 2": {"shape": [-1, 2]},
     "the count -2 is negative": {"data": [1.0, -2]},
     "2 rows, 3 columns and 2 values": {"format": np.array("coo"), "row": [0, 1], "col": [0, 1, 1]},
@@ -235,7 +235,7 @@ def test_npz_arrays_with_implausible_sizes_are_refused(tmp_path: Path) -> None:
     rows = np.zeros(200_001, np.int64)
     rows[-1] = 1
     np.savez_compressed(file, format="csr", shape=[200_000, 1], data=[1.0], indices=[0], indptr=rows)
-    with pytest.raises(MemoryBudgetError, match="200,001 pointers"):
+    with pytest.raises(MemoryBudgetError, match=r"reading the matrix needs .* of memory; pass a larger memory"):
         swivel.import_counts(file, options=swivel.RunOptions(memory="1MB"))
 
 

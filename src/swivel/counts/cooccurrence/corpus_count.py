@@ -1,10 +1,15 @@
-"""Count a corpus of token ids: plan, count chunk by chunk, build the matrix."""
+"""Count a corpus of token ids: plan, count chunk by chunk, build the matrix.
+
+The plan is made from a survey of the corpus: the number of cells is extrapolated from a sample of rows whose columns are
+counted exactly. Weights of the window are integers in units of 1 / unit. A word has one column, or several *parts*:
+left and right, near and far.
+"""
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,11 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.config import CountConfig
-from swivel.corpus.vocabulary import Vocabulary
+from swivel.corpus.vocabulary import LazyVocabulary, Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
-from swivel.counts.block_layout import Layout
+from swivel.counts.block_layout import Ints, Layout
 from swivel.counts.builder import STORED_BYTES
-from swivel.counts.cooccurrence.windows import column_vocabulary, part_names, place_parts, window_unit
 from swivel.counts.shards import RunFiles, make_piece
 from swivel.errors import ConfigError, CountsError, MemoryBudgetError
 from swivel.runtime.estimates import ResourceEstimate
@@ -44,6 +48,9 @@ _MAX_RUNS = 256  # merging visits every run for every row of every shard
 _BLOCK_SHARE = 1.5  # cells of the largest row block of a chunk, compared with those of an average one
 _MAX_PADDED = (1 << 32) - (1 << 20)  # places are uint32
 _SIZES = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
+_MAX_REACH = 1 << 40  # None, but distances stay integers of 64 bits. Texts are shorter, and what uses them cuts them.
+_MAX_UNIT = 1 << 24
+_BINARY_UNIT = 1 << 20  # unit of rounded weights, if the exact common unit is too large
 
 
 def count_tokens(
@@ -390,3 +397,92 @@ def announce_forecast(path: Path, cells: int, forecast: tuple[int, int], progres
     # Runs are memory-mapped while they are merged, and the finished matrix is memory-mapped too.
     advice = "choose a smaller vocabulary (max_size, min_count)"
     ResourceEstimate("counting", disk, memory, disk, advice).check(path)
+
+
+def window_unit(config: CountConfig) -> int:
+    """Return the unit of the weights: the least common multiple of their denominators, or a power of 2 if too large."""
+    sizes = (config.window_left, config.window_right)
+    divisors: Iterable[int] = ()
+    if config.weight == "harmonic":
+        divisors = range(1, max(sizes) + 1)  # weights are 1/t for t = 1, 2, ...
+    elif config.weight == "linear":
+        divisors = [max(size, 1) for size in sizes]  # weights are multiples of 1/left and 1/right
+
+    unit = 1
+    for divisor in divisors:
+        unit = math.lcm(unit, divisor)
+        if unit > _MAX_UNIT:
+            return _BINARY_UNIT
+    return unit
+
+
+def window_weights(config: CountConfig, reach: int = _MAX_REACH) -> tuple[Ints, Ints]:
+    """Return the weights at distances 1, 2, ... on the left and on the right, in units, no farther than `reach`.
+
+    >>> window_weights(CountConfig(window=3, right=5), reach=4)[1].tolist()
+    [60, 30, 20, 15]
+    """
+    unit = window_unit(config)
+    sides = []
+    for size in (config.window_left, config.window_right):
+        # Python integers where a window may be wider than any text: its distances are cut, but not its weights.
+        distances = np.arange(1, min(size, reach) + 1)
+        if config.weight == "harmonic":
+            weights = (2 * unit + distances) // (2 * distances)  # 1 / t, rounded half up
+        elif config.weight == "linear":
+            exact = (
+                (2 * unit * (size + 1 - t) + size) // (2 * size) for t in distances.tolist()
+            )  # (size + 1 - t) / size
+            weights = np.fromiter(exact, np.int64, distances.size)
+        else:
+            weights = np.full(distances.size, unit)
+        sides.append(np.maximum(weights, 1).astype(np.int64))
+    return sides[0], sides[1]
+
+
+def part_names(config: CountConfig) -> tuple[str, ...]:
+    """Return the names of the columns of a word, or () if the word itself is its only column.
+
+    >>> part_names(CountConfig(columns="directional-bands"))
+    ('left 1', 'left 2-10', 'right 1', 'right 2-10')
+    """
+    sides = ("left", "right") if config.is_directional else ("",)
+    bands = [""]
+    if config.has_bands:
+        longest = max(config.window_left, config.window_right)
+        bands = [_range_name(1, config.near), _range_name(config.near + 1, longest)]
+
+    names = tuple(f"{side} {band}".strip() for side in sides for band in bands)
+    return () if names == ("",) else names
+
+
+def _range_name(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def place_parts(config: CountConfig, reach: int = _MAX_REACH) -> Ints:
+    """Return the part of each place of the window, from left to right, no farther from its middle than `reach`."""
+    places = np.arange(-min(config.window_left, reach), min(config.window_right, reach) + 1)
+    parts = np.zeros(places.size, np.int64)
+    if config.has_bands:
+        parts += np.abs(places) > config.near
+    if config.is_directional:
+        parts += (places > 0) * (2 if config.has_bands else 1)
+    return parts
+
+
+def column_vocabulary(vocabulary: Vocabulary, config: CountConfig) -> Vocabulary | None:
+    """Return the vocabulary of the columns, all parts of a word adjacent; None if columns are the rows.
+
+    >>> column_vocabulary(Vocabulary(["the"], [3]), CountConfig(columns="directional")).tokens
+    ('left:the', 'right:the')
+    """
+    names = part_names(config)
+    if not names:
+        return None
+
+    # The labels of several columns per word take 300 bytes per word, so they are made when they are used.
+    def lines() -> Iterator[str]:
+        return (f"{name}:{line}" for line in vocabulary.to_lines() for name in names)
+
+    return LazyVocabulary(lines, len(vocabulary) * len(names))

@@ -54,11 +54,10 @@ def read_parquet(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
 
         with parquet.ParquetFile(file) as reader:
             all_names = reader.schema_arrow.names
-            picks = pick_fields(context.config, all_names, len(all_names), str(file))
-            names = [all_names[pick] for pick in picks]
-            for name in names:
-                if all_names.count(name) > 1:
-                    raise CountsError(f"{file}: several columns are named {name!r}")
+            names = [all_names[pick] for pick in pick_fields(context.config, all_names, len(all_names), str(file))]
+            repeated = next((name for name in names if all_names.count(name) > 1), None)
+            if repeated is not None:
+                raise CountsError(f"{file}: several columns are named {repeated!r}")
 
             # One row group after another: a reader of all groups keeps the whole file in memory.
             groups = (

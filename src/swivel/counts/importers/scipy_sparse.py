@@ -1,7 +1,6 @@
 """Read SciPy sparse matrices, dense arrays and the .npz files of `scipy.sparse.save_npz`.
 
-Files are streamed: only the row pointers of an .npz are held in memory. Nothing is unpickled, and sizes in the file are
-checked before they are used.
+Nothing is unpickled, and sizes in a file are checked before they are used.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import zlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +22,10 @@ from swivel.counts.importers.context import ImportChunk, ImportContext, Place, r
 from swivel.counts.importers.spill import PIECE
 from swivel.errors import CountsError, MemoryBudgetError
 from swivel.runtime.resources import format_bytes
-from swivel.storage.npy import ArrayHeader, read_array_header
+from swivel.storage.npy import read_array_header
 
 _MAX_INFLATION = 1_100  # deflate compresses at most 1,032 to 1
+_MEMORY_PER_BYTE = 4  # of an .npz file: its arrays as bytes, and as rows and columns of 64 bits
 
 
 def is_sparse(source: Any) -> bool:
@@ -83,31 +83,8 @@ def _check_range(ids: Ints, size: int, kind: str, place: Place) -> None:
     refuse_ids((ids < 0) | (ids >= size), ids, place, kind, f"in a matrix of {size:,} {kind}s")
 
 
-class _NpzMember:
-    """An array in an .npz file, read in pieces."""
-
-    def __init__(self, file: IO[bytes], header: ArrayHeader) -> None:
-        self._file = file
-        self._dtype = header.dtype
-        self.size = header.size
-
-    def take(self, count: int) -> NDArray[Any]:
-        """Return the next `count` values; raise ValueError if the array is shorter."""
-        data = self._file.read(count * self._dtype.itemsize)
-        if len(data) != count * self._dtype.itemsize:
-            raise ValueError(f"array ends after {len(data)} of {count * self._dtype.itemsize} bytes")
-        return np.frombuffer(data, self._dtype)
-
-    def take_ids(self, count: int) -> Ints:
-        """Return the next `count` values as int64."""
-        values = self.take(count)
-        if values.dtype.kind == "u" and values.size and int(values.max()) >= 1 << 63:
-            raise ValueError(f"index {values.max()} does not fit in 63 bits")
-        return values.astype(np.int64)
-
-
-def _open_member(archive: zipfile.ZipFile, name: str, kinds: str, dimensions: int = 1) -> _NpzMember:
-    """Return an array of an .npz file, after its claimed size was compared with that of the file."""
+def _read_member(archive: zipfile.ZipFile, name: str, kinds: str, dimensions: int = 1) -> NDArray[Any]:
+    """Return an array of an .npz file, flat, after its claimed size was compared with that of the file."""
     try:
         info = archive.getinfo(f"{name}.npy")
     except KeyError:
@@ -126,7 +103,17 @@ def _open_member(archive: zipfile.ZipFile, name: str, kinds: str, dimensions: in
     if len(header.shape) != dimensions or header.dtype.kind not in kinds:
         raise ValueError(f"array {name!r} is {header.dtype} with {len(header.shape)} dimensions")
 
-    return _NpzMember(file, header)
+    data = file.read(header.nbytes)
+    if len(data) != header.nbytes:
+        raise ValueError(f"array {name!r} ends after {len(data)} of {header.nbytes} bytes")
+    return np.frombuffer(data, header.dtype)
+
+
+def _read_ids(archive: zipfile.ZipFile, name: str) -> Ints:
+    values = _read_member(archive, name, "iu")
+    if values.dtype.kind == "u" and values.size and int(values.max()) >= 1 << 63:
+        raise ValueError(f"index {values.max()} does not fit in 63 bits")
+    return values.astype(np.int64)
 
 
 @contextlib.contextmanager
@@ -147,59 +134,48 @@ def _open_archive(file: Path) -> Iterator[zipfile.ZipFile]:
 def read_npz(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
     """Yield the cells of a file written by `scipy.sparse.save_npz`: csr, csc or coo."""
     with _open_archive(file) as archive:
-        kind = str(_open_member(archive, "format", "SU", dimensions=0).take(1).astype(str)[0])
-        shape = _open_member(archive, "shape", "iu")
-        if shape.size != 2:
-            raise ValueError(f"shape has {shape.size} dimensions")
+        needed = _MEMORY_PER_BYTE * sum(info.file_size for info in archive.infolist())
+        if needed > context.memory_bytes:
+            raise MemoryBudgetError(
+                f"{file}: reading the matrix needs {format_bytes(needed)} of memory; pass a larger memory",
+                argument="memory",
+            )
 
-        rows, columns = map(int, shape.take(2))
-        if min(rows, columns) < 0:
-            raise ValueError(f"shape is {rows} x {columns}")
+        kind = str(_read_member(archive, "format", "SU", dimensions=0).astype(str)[0])
+        shape = _read_ids(archive, "shape").tolist()
+        if len(shape) != 2 or min(shape) < 0:
+            raise ValueError(f"shape is {' x '.join(map(str, shape))}")
         if kind not in ("csr", "csc", "coo"):
             raise CountsError(f"{file}: unsupported matrix format {kind[:20]!r}; save it as csr, csc or coo")
 
-        data = _open_member(archive, "data", "biuf")
-        file_size = file.stat().st_size
-        context.set_shape(rows, columns, str(file))
-        pointers: Ints | None = None
+        context.set_shape(*shape, str(file))
+        data = _read_member(archive, "data", "biuf")
         if kind == "coo":
-            major_ids = _open_member(archive, "row", "iu")
-            minor_ids = _open_member(archive, "col", "iu")
-            if not major_ids.size == minor_ids.size == data.size:
-                raise ValueError(f"{major_ids.size:,} rows, {minor_ids.size:,} columns and {data.size:,} values")
+            rows = _read_ids(archive, "row")
+            columns = _read_ids(archive, "col")
         else:
-            minor_ids = _open_member(archive, "indices", "iu")
-            pointers = _read_pointers(archive, rows if kind == "csr" else columns, data.size, context.memory_bytes)
-            if minor_ids.size != data.size:
-                raise ValueError(f"{minor_ids.size:,} indices for {data.size:,} values")
+            columns = _read_ids(archive, "indices")
+            rows = _find_rows(_read_pointers(archive, shape[kind == "csc"], data.size), 0, data.size)
+        if not rows.size == columns.size == data.size:
+            raise ValueError(f"{rows.size:,} rows, {columns.size:,} columns and {data.size:,} values")
+        if kind == "csc":
+            rows, columns = columns, rows
 
-        for first in range(0, data.size, PIECE):
-            count = min(PIECE, data.size - first)
-            row_ids = major_ids.take_ids(count) if pointers is None else _find_rows(pointers, first, first + count)
-            column_ids = minor_ids.take_ids(count)
-            if kind == "csc":
-                row_ids, column_ids = column_ids, row_ids
-            place = _number_values(str(file), first)
-            _check_range(row_ids, rows, "row", place)
-            _check_range(column_ids, columns, "column", place)
-            yield ImportChunk(row_ids, column_ids, data.take(row_ids.size).astype(np.float64), place)
-            context.task.advance(file_size * row_ids.size / data.size)
+    for first in range(0, data.size, PIECE):
+        part = slice(first, first + PIECE)
+        place = _number_values(str(file), first)
+        _check_range(rows[part], shape[0], "row", place)
+        _check_range(columns[part], shape[1], "column", place)
+        counts = data[part].astype(np.float64)
+        yield ImportChunk(rows[part], columns[part], counts, place)
+        context.task.advance(file.stat().st_size * counts.size / data.size)
 
 
-def _read_pointers(archive: zipfile.ZipFile, majors: int, size: int, memory_bytes: int) -> Ints:
-    """Return the pointers of csr or csc, the only part of a file that is held in memory."""
-    pointers = _open_member(archive, "indptr", "iu")
+def _read_pointers(archive: zipfile.ZipFile, majors: int, size: int) -> Ints:
+    """Return the pointers of csr or csc."""
+    pointers = _read_ids(archive, "indptr")
     if pointers.size != majors + 1:
         raise ValueError(f"{pointers.size:,} pointers for {majors:,} rows or columns")
-    needed = 64 * pointers.size
-    if needed > memory_bytes:
-        raise MemoryBudgetError(
-            f"{archive.filename}: the {pointers.size:,} pointers of the matrix need {format_bytes(needed)} of memory; "
-            "pass a larger memory",
-            argument="memory",
-        )
-
-    indptr = pointers.take_ids(pointers.size)
-    if indptr[0] != 0 or indptr[-1] != size or (np.diff(indptr) < 0).any():
+    if pointers[0] != 0 or pointers[-1] != size or (np.diff(pointers) < 0).any():
         raise ValueError("the pointers do not increase from 0 to the number of values")
-    return indptr
+    return pointers

@@ -31,11 +31,12 @@ from swivel.counts.cooccurrence.corpus_count import (
     Survey,
     estimate_disk,
     make_spec,
+    place_parts,
     split_evenly,
     split_places,
     survey_corpus,
+    window_weights,
 )
-from swivel.counts.cooccurrence.windows import place_parts, window_weights
 from swivel.counts.shards import SATURATED, CellArrays, shard_ranges
 from swivel.errors import ConfigError, MemoryBudgetError
 from swivel.runtime.options import RunOptions
