@@ -157,10 +157,10 @@ def _list_folder(folder: Path, out: Path | None) -> list[Path]:
 
 def _list_matches(pattern: str, out: Path | None) -> list[Path]:
     """Return the files that match a glob, and those of the folders that do, each once."""
-    matches: dict[str, Path] = {}  # by real path, because a loop of links gives a file many names
-    for match in map(Path, glob.glob(pattern, recursive=True)):  # noqa: PTH207 (absolute patterns too)
-        real = os.path.realpath(match)
-        matches[real] = min(match, matches.get(real, match), key=lambda path: (len(path.parts), path))
+    names = map(Path, glob.glob(pattern, recursive=True))  # noqa: PTH207 (absolute patterns too)
+    # The shortest name of each, because a loop of links gives a file many names.
+    longest_first = sorted(names, key=lambda path: (len(path.parts), path), reverse=True)
+    matches = {os.path.realpath(path): path for path in longest_first}
     if not matches:
         raise CorpusError(f"{pattern}: no file matches")
 
@@ -172,7 +172,7 @@ def _list_matches(pattern: str, out: Path | None) -> list[Path]:
         if is_output(match):
             continue
         for file in _list_folder(match, out) if match.is_dir() else [_regular(match)]:
-            files.setdefault(os.path.realpath(str(file)), file)
+            files.setdefault(os.path.realpath(file), file)
     return [*files.values()]
 
 

@@ -19,8 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts.block_layout import Ints, Layout, choose_layout
-from swivel.counts.matrix import Matrix
-from swivel.counts.matrix_folder import STAGE, adopt_cells, finish_folder, open_matrix
+from swivel.counts.matrix import STAGE, Matrix, adopt_cells, finish_folder, open_matrix
 from swivel.counts.shards import CellArrays, RunFiles, make_piece, merge_runs, shard_ranges, sum_cells
 from swivel.errors import CountsError, MemoryBudgetError
 from swivel.runtime.parallel import map_in_order

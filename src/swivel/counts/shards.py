@@ -1,7 +1,7 @@
 """Sorted pieces of consecutive shards, the files or arrays to which they are appended, and the merging of runs.
 
 A run holds all shards once, in order, in the layout of the finished matrix; so a single run needs no merging. Nothing
-here sorts.
+here sorts, except `reblock`, which copies the cells of a matrix into other blocks.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from import_sources import (
     write_text,
 )
 from swivel.cli import cli
-from swivel.counts.importers.spill import UnitFinder
+from swivel.counts.importers.context import UnitFinder
 from swivel.errors import ConfigError, CountsError, FolderExists
 
 OBJECTS: dict[str, Callable[[], Any]] = {

@@ -18,8 +18,7 @@ import scipy.sparse
 import swivel
 from import_sources import FILES, TRIPLES, TSV, glove_records, table, write_parquet, write_text
 from swivel.corpus.sources import digest_sources
-from swivel.counts.importers.context import ImportChunk
-from swivel.counts.importers.spill import CellSpill
+from swivel.counts.importers.context import CellSpill, ImportChunk
 from swivel.errors import ConfigError, CountsError, FolderExists, MemoryBudgetError, MissingExtra, StorageError
 from swivel.runtime.options import RunOptions
 

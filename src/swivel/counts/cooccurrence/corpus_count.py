@@ -1,7 +1,7 @@
 """Count a corpus of token ids: plan, count chunk by chunk, build the matrix.
 
-The plan is made from a survey of the corpus: the number of cells is extrapolated from a sample of rows whose columns are
-counted exactly. Weights of the window are integers in units of 1 / unit. A word has one column, or several *parts*:
+The plan is made from a survey of the corpus: the number of cells is extrapolated from a sample of rows whose columns
+are counted exactly. Weights of the window are integers in units of 1 / unit. A word has one column, or several *parts*:
 left and right, near and far.
 """
 

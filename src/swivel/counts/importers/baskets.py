@@ -16,9 +16,8 @@ import numpy as np
 
 from swivel.corpus.streams import read_table_lines
 from swivel.counts.block_layout import Ints, UnitCells
-from swivel.counts.importers.context import ImportContext, Place, number_places
+from swivel.counts.importers.context import ImportContext, Place, number_places, open_spill
 from swivel.counts.importers.import_config import SEPARATORS
-from swivel.counts.importers.spill import open_spill
 from swivel.errors import CountsError
 
 _PAIRS = 1 << 24  # of items, counted at a time: their cells take up to 0.8 GiB
@@ -144,5 +143,5 @@ class BasketSpill:
             baskets = scipy.sparse.csr_array((np.ones(items.size, np.int32), items, ends))
             pairs = (baskets.T @ baskets).tocoo()
             apart = pairs.row != pairs.col
-            cells = (pairs.row[apart], pairs.col[apart], pairs.data[apart])
-            yield tuple(values.astype(np.int64) for values in cells)  # type: ignore[misc]
+            rows, columns, units = (values[apart].astype(np.int64) for values in (pairs.row, pairs.col, pairs.data))
+            yield rows, columns, units

@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from swivel.corpus.streams import read_table_lines
-from swivel.counts.importers.context import ImportChunk, ImportContext, number_places, refuse_ids
-from swivel.counts.importers.spill import PIECE
+from swivel.counts.importers.context import PIECE, ImportChunk, ImportContext, number_places, refuse_ids
 from swivel.errors import CountsError
 
 VOCABULARY = "vocab.txt"

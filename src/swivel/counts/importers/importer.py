@@ -34,12 +34,10 @@ from swivel.counts.builder import MatrixBuilder, MatrixSpec, building_bytes
 from swivel.counts.importers import arrow, baskets, scipy_sparse
 from swivel.counts.importers import import_tables as tables
 from swivel.counts.importers.baskets import BasketSpill
-from swivel.counts.importers.context import ImportContext, as_labels
+from swivel.counts.importers.context import CellSpill, ImportContext, add_sums, as_labels
 from swivel.counts.importers.glove import VOCABULARY, read_label_file
 from swivel.counts.importers.import_config import FORMATS, IN_MEMORY, ImportConfig, refuse_idle_settings
-from swivel.counts.importers.spill import CellSpill, add_sums
-from swivel.counts.matrix import Matrix
-from swivel.counts.matrix_folder import open_matrix
+from swivel.counts.matrix import Matrix, open_matrix
 from swivel.errors import IS_TEXT_HINT, ConfigError, CorpusError, CountsError, StorageError, clear_errors
 from swivel.runtime.estimates import ResourceEstimate, check_libraries
 from swivel.runtime.options import RunOptions
@@ -225,9 +223,9 @@ def build_matrix(
         cells *= 2
     with builder, track(options.progress, "building", cells, "cells") as task:
         for row_ids, column_ids, units in _walk_cells(spill, context, options.thread_count):
-            columns = column_places[column_ids]
-            _refuse_one_sided(row_ids, column_ids, columns < 0, context)
-            builder.add(row_places[row_ids], columns, units)
+            places = column_places[column_ids]
+            _refuse_one_sided(row_ids, column_ids, places < 0, context)
+            builder.add(row_places[row_ids], places, units)
             task.advance(units.size)
         return builder.finish(**provenance)
 

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.counts.block_layout import Ints
-from swivel.counts.importers.context import ImportChunk, ImportContext, Place, refuse_ids
-from swivel.counts.importers.spill import PIECE
+from swivel.counts.importers.context import PIECE, ImportChunk, ImportContext, Place, refuse_ids
 from swivel.errors import CountsError, MemoryBudgetError
 from swivel.runtime.resources import format_bytes
 from swivel.storage.npy import read_array_header
@@ -148,7 +147,7 @@ def read_npz(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
         if kind not in ("csr", "csc", "coo"):
             raise CountsError(f"{file}: unsupported matrix format {kind[:20]!r}; save it as csr, csc or coo")
 
-        context.set_shape(*shape, str(file))
+        context.set_shape(shape[0], shape[1], str(file))
         data = _read_member(archive, "data", "biuf")
         if kind == "coo":
             rows = _read_ids(archive, "row")
