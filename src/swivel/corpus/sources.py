@@ -101,7 +101,7 @@ def _expand(path: str | Path, out: Path | None) -> list[Path]:
     """Return the files of one path, folder or glob."""
     if str(path) == "-":
         return [STDIN]
-    if isinstance(path, str) and is_url(path):
+    if isinstance(path, str) and _URL.match(path):
         raise CorpusError(f"{path}: only local files are read; download the remote files first, or pipe them to -")
 
     try:
@@ -324,15 +324,6 @@ def open_file(file: Path) -> IO[bytes]:
     """Open a file for reading bytes."""
     with clear_errors(file, CorpusError):
         return file.open("rb", buffering=0)
-
-
-def is_url(text: str) -> bool:
-    r"""Return whether a string is a URL and not a path.
-
-    >>> is_url("s3://bucket/a.txt"), is_url("zip://a.txt::/tmp/a.zip"), is_url("C:\\a.txt"), is_url("a.txt")
-    (True, True, False, False)
-    """
-    return _URL.match(text) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,14 @@
-"""Sorted pieces of consecutive shards, the files or arrays to which they are appended, and the merging of runs.
+"""Sorted pieces of consecutive shards, and the files or arrays they are appended to; runs: merging, re-blocking, sums.
 
-A run holds all shards once, in order, in the layout of the finished matrix; so a single run needs no merging. Nothing
-here sorts, except `reblock`, which copies the cells of a matrix into other blocks.
+A run holds all shards once, in order, in the layout of the finished matrix; so a single run needs no merging. Only
+`reblock`, which copies the cells of a matrix into other blocks, sorts.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -119,6 +119,17 @@ class RunFiles:
         return CellArrays(offsets.reshape(self.runs, -1), *others)
 
 
+def split_evenly(weights: NDArray[Any], parts: int) -> list[tuple[int, int]]:
+    """Return at most `parts` ranges of indices that cover all weights, with about the same sum of weights.
+
+    >>> split_evenly(np.array([3, 2, 1]), 2)
+    [(0, 1), (1, 3)]
+    """
+    ends = np.cumsum(weights)
+    edges = np.searchsorted(ends, ends[-1] * np.arange(1, parts) / parts, side="left") + 1
+    return list(pairwise(np.unique([0, *edges.tolist(), weights.size]).tolist()))
+
+
 def merge_runs(runs: CellArrays, target: RunFiles, *, memory_bytes: int, threads: int) -> None:
     """Write the sum of all runs to `target` as one run; threads merge ranges of shards, which are written in order."""
     from swivel.counts import matrix_kernels as kernels
@@ -151,7 +162,7 @@ def sum_cells(cells: CellArrays, layout: Layout, *, threads: int) -> tuple[Ints,
     """Return the row sums and column sums of a single run in units, one array for a symmetric layout."""
     from swivel.counts import matrix_kernels as kernels
 
-    shape = kernels.LayoutShape(layout.row_blocks, layout.column_blocks, layout.symmetric)
+    shape = (layout.row_blocks, layout.column_blocks, layout.symmetric)
     ends = cells.offsets[0]
 
     def make_sums() -> tuple[Ints, Ints]:
@@ -163,7 +174,7 @@ def sum_cells(cells: CellArrays, layout: Layout, *, threads: int) -> tuple[Ints,
         part = slice(ends[first], ends[last])
         sums = make_sums()
         kernels.add_sums(
-            shape, first, np.diff(ends[first : last + 1]), cells.positions[part], cells.counts[part], *sums
+            *shape, first, np.diff(ends[first : last + 1]), cells.positions[part], cells.counts[part], *sums
         )
         return sums
 
@@ -208,10 +219,10 @@ def reblock(arrays: CellArrays, old: Layout, new: Layout, scratch: Path | None, 
     """Return the cells in the new layout, in memory-mapped files in `scratch`, or in memory if it is None."""
     from swivel.counts import matrix_kernels as kernels
 
-    before, after = (kernels.LayoutShape(each.row_blocks, each.column_blocks, each.symmetric) for each in (old, new))
+    before, after = ((each.column_blocks, each.symmetric) for each in (old, new))
     as_row = _make_table(old.row_blocks, old.largest_rows, new.row_blocks)
     as_column = _make_table(old.column_blocks, old.largest_columns, new.column_blocks)
-    ranges = _split_shards(arrays.offsets[0], threads)
+    ranges = split_evenly(np.diff(arrays.offsets[0]), threads)  # each for one thread
 
     def move_cells(nexts: Ints, packed: NDArray[np.uint64]) -> None:
         """Move the cells; each thread processes one range of old shards and has one row of `nexts`."""
@@ -219,11 +230,11 @@ def reblock(arrays: CellArrays, old: Layout, new: Layout, scratch: Path | None, 
         def move(part: int) -> None:
             kernels.move_cells(before, after, as_row, as_column, arrays, ranges[part], nexts[part], packed)
 
-        _run(move, range(threads), threads)
+        list(map_in_order(move, range(len(ranges)), threads=threads))
 
     # The first scan counts how many cells each range has for each new shard, so that the ranges can be written side by
     # side in the second scan.
-    tallies = np.zeros((threads, new.shards), np.int64)
+    tallies = np.zeros((len(ranges), new.shards), np.int64)
     move_cells(tallies, np.empty(0, np.uint64))
     # First index of each (range, new shard): the offset of the shard, and the cells of earlier ranges in it.
     offsets = np.concatenate([[0], np.cumsum(tallies.sum(axis=0))])
@@ -238,7 +249,7 @@ def reblock(arrays: CellArrays, old: Layout, new: Layout, scratch: Path | None, 
         positions = _create(scratch, f"positions-{name}", np.uint32, size)
         counts = _create(scratch, f"counts-{name}", np.uint32, size)
 
-        def sort(shards: Ints) -> None:
+        def sort(shards: tuple[int, int]) -> None:
             for shard in range(*shards):
                 cells = slice(offsets[shard], offsets[shard + 1])
                 # Position in the high bits: sorting the keys sorts the cells, and carries the counts along.
@@ -246,7 +257,7 @@ def reblock(arrays: CellArrays, old: Layout, new: Layout, scratch: Path | None, 
                 positions[cells] = keys >> np.uint64(32)
                 counts[cells] = keys & np.uint64(0xFFFFFFFF)
 
-        _run(sort, _split_shards(offsets, 4 * threads), threads)
+        list(map_in_order(sort, split_evenly(np.diff(offsets), 4 * threads), threads=threads))
 
     large_cells = np.flatnonzero(counts == SATURATED) if arrays.large_cells.size else np.empty(0, np.int64)
     new_arrays = CellArrays(offsets.reshape(1, -1), positions, counts, large_cells, np.empty(0, np.int64))
@@ -256,18 +267,6 @@ def reblock(arrays: CellArrays, old: Layout, new: Layout, scratch: Path | None, 
 
 def _create(folder: Path | None, name: str, dtype: type[np.generic], shape: tuple[int, ...]) -> NDArray[Any]:
     return np.empty(shape, dtype) if folder is None else create_array(folder / f"{name}.npy", dtype, shape)
-
-
-def _run(function: Callable[[Any], None], items: Iterable[Any], threads: int) -> None:
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(function, items))
-
-
-def _split_shards(offsets: Ints, parts: int) -> list[Ints]:
-    """Return ranges of shards with about the same number of cells."""
-    ends = np.searchsorted(offsets, np.linspace(0, offsets[-1], parts + 1)[1:-1])
-    edges = np.concatenate([[0], ends, [len(offsets) - 1]])
-    return [edges[part : part + 2].astype(np.int64) for part in range(parts)]
 
 
 def _make_table(old_blocks: int, largest: int, new_blocks: int) -> Ints:

@@ -183,7 +183,7 @@ def test_a_small_memory_budget_gives_the_same_files(tmp_path: Path) -> None:
     small = count_tokens(ids, vocabulary, config, tmp_path / "b", options)
     assert digest(folder_of(large)) == digest(folder_of(small))
     assert large.fingerprint == small.fingerprint
-    assert len(messages) == 1 and re.match(r"about [\d.]+ k cells: .* on disk, .* of memory$", messages[0])
+    assert len(messages) == 1 and re.match(r"about [\d,]+ cells: .* on disk, .* of memory$", messages[0])
 
 
 def test_the_forecast_is_close() -> None:

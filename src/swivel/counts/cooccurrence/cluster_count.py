@@ -28,8 +28,8 @@ from swivel.corpus.streams import FileRange, cut_files, group_ranges, open_range
 from swivel.corpus.vocabulary import Vocabulary, check_units, choose_vocabulary, describe_text
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.counts.block_layout import Layout
-from swivel.counts.cooccurrence.corpus_count import count_part, make_spec, split_evenly
-from swivel.counts.shards import CellArrays, RunFiles, merge_runs, open_cells
+from swivel.counts.cooccurrence.corpus_count import count_part, make_spec
+from swivel.counts.shards import CellArrays, RunFiles, merge_runs, open_cells, split_evenly
 from swivel.errors import ClusterError, ConfigError, CorpusError, MemoryBudgetError
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import track

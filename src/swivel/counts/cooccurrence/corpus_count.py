@@ -47,7 +47,6 @@ _MIN_PLACES = 4_096
 _MAX_RUNS = 256  # merging visits every run for every row of every shard
 _BLOCK_SHARE = 1.5  # cells of the largest row block of a chunk, compared with those of an average one
 _MAX_PADDED = (1 << 32) - (1 << 20)  # places are uint32
-_SIZES = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
 _MAX_REACH = 1 << 40  # None, but distances stay integers of 64 bits. Texts are shorter, and what uses them cuts them.
 _MAX_UNIT = 1 << 24
 _BINARY_UNIT = 1 << 20  # unit of rounded weights, if the exact common unit is too large
@@ -362,17 +361,6 @@ def split_places(places: int, max_places: int) -> list[tuple[int, int]]:
     return list(pairwise(places * number // max(count, 1) for number in range(count + 1)))
 
 
-def split_evenly(weights: NDArray[Any], parts: int) -> list[tuple[int, int]]:
-    """Return at most `parts` ranges of indices that cover all weights, with about the same sum of weights.
-
-    >>> split_evenly(np.array([3, 2, 1]), 2)
-    [(0, 1), (1, 3)]
-    """
-    ends = np.cumsum(weights)
-    edges = np.searchsorted(ends, ends[-1] * np.arange(1, parts) / parts, side="left") + 1
-    return list(pairwise(np.unique([0, *edges.tolist(), weights.size]).tolist()))
-
-
 def estimate_disk(cells: int, layout: Layout, chunks: int) -> tuple[float, int]:
     """Return the number of stored cells, and the bytes of disk that a count in several chunks needs."""
     stored = cells * (1 + 1 / layout.row_blocks) / 2 if layout.symmetric else cells
@@ -390,9 +378,7 @@ def forecast_count(layout: Layout, survey: Survey, plan: CountPlan) -> tuple[int
 def announce_forecast(path: Path, cells: int, forecast: tuple[int, int], progress: Progress) -> None:
     """Report disk and memory; raise StorageError or MemoryBudgetError if one of them is clearly too small."""
     disk, memory = forecast
-    size, letter = next((each for each in _SIZES if cells >= each[0]), (1, ""))
-    number = f"{cells / size:.3g} {letter}" if letter else str(cells)
-    progress.message(f"about {number} cells: {format_bytes(disk)} on disk, {format_bytes(memory)} of memory")
+    progress.message(f"about {cells:,} cells: {format_bytes(disk)} on disk, {format_bytes(memory)} of memory")
 
     # Runs are memory-mapped while they are merged, and the finished matrix is memory-mapped too.
     advice = "choose a smaller vocabulary (max_size, min_count)"

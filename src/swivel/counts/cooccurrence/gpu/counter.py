@@ -32,12 +32,11 @@ from swivel.counts.cooccurrence.corpus_count import (
     estimate_disk,
     make_spec,
     place_parts,
-    split_evenly,
     split_places,
     survey_corpus,
     window_weights,
 )
-from swivel.counts.shards import SATURATED, CellArrays, shard_ranges
+from swivel.counts.shards import SATURATED, CellArrays, shard_ranges, split_evenly
 from swivel.errors import ConfigError, MemoryBudgetError
 from swivel.runtime.options import RunOptions
 from swivel.runtime.parallel import take_in_order
