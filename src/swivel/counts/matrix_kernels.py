@@ -142,3 +142,33 @@ def move_cells(old, new, as_row, as_column, arrays, shards, nexts, packed):  # t
             # The mirror may belong to a new shard that is stored, even if this cell does not.
             if has_mirror:
                 _put_cell(new, as_row[j, column], as_column[i, row], count, nexts, packed)
+
+
+@_jit
+def count_pairs(items, after, places, starts, span, block):  # type: ignore[no-untyped-def]
+    """Write the cells of the items of a span to `block`: item, item behind it, units. Return the number of cells."""
+    # `items` are those of all baskets, and `after` the number of items that each is paired with. The occurrences of
+    # item n are `places[starts[n] : starts[n + 1]]`.
+    sums = np.zeros(starts.size - 1, np.int64)
+    used = 0
+
+    for item in range(span[0], span[1]):
+        before = used
+        for occurrence in range(starts[item], starts[item + 1]):
+            place = places[occurrence]
+            for distance in range(after[place]):
+                other = items[place + distance + 1]
+                # A sum of 0 marks an item that this one has not met.
+                if sums[other] == 0:
+                    block[1, used] = other
+                    used += 1
+                sums[other] += 1
+
+        # Write the sums, and clear them for the next item: only those that were changed.
+        for cell in range(before, used):
+            other = block[1, cell]
+            block[0, cell] = item
+            block[2, cell] = sums[other]
+            sums[other] = 0
+
+    return used

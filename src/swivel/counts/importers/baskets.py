@@ -1,7 +1,7 @@
 """Read baskets and sessions, one per line or one per list, and count the pairs of their items.
 
 Every unordered pair of distinct items of a basket counts 1, in both directions. The ids of the items are kept in
-scratch files, from which cells are generated: the products of a matrix of baskets and items with itself.
+scratch files, from which cells are generated.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import numpy as np
 
 from swivel.corpus.streams import read_table_lines
 from swivel.counts.block_layout import Ints, UnitCells
-from swivel.counts.importers.context import ImportContext, Place, number_places, open_spill
+from swivel.counts.importers.context import PIECE, ImportContext, Place, number_places, open_spill
 from swivel.counts.importers.import_config import SEPARATORS
 from swivel.errors import CountsError
 
-_PAIRS = 1 << 24  # of items, counted at a time: their cells take up to 0.8 GiB
+_ITEMS = 1 << 24  # items paired at a time: their arrays take 0.6 GiB
 _LISTS = 1 << 13  # baskets per batch
 
 
@@ -117,31 +117,48 @@ class BasketSpill:
             counts += np.bincount(items, minlength=size)
         return counts
 
-    def _blocks(self) -> Iterator[Baskets]:
-        """Yield the items and lengths of blocks of whole baskets."""
+    def _blocks(self) -> Iterator[tuple[Ints, Ints]]:
+        """Yield blocks of whole baskets: items, and for each the number of items after it in its basket."""
         items, lengths = (file.open() for file in self.files)
         ends = np.cumsum(lengths, dtype=np.int64)
-        pairs = np.cumsum(lengths.astype(np.int64) ** 2)
         first = 0  # basket
         begin = 0  # item
 
         while first < len(lengths):
-            counted = pairs[first - 1] if first else 0
-            last = max(int(np.searchsorted(pairs, counted + _PAIRS, "right")), first + 1)
+            last = max(int(np.searchsorted(ends, begin + _ITEMS, "right")), first + 1)
             end = int(ends[last - 1])
-            yield items[begin:end].astype(np.int64), lengths[first:last].astype(np.int64)
+            after = np.repeat(ends[first:last], lengths[first:last]) - np.arange(begin, end) - 1
+            yield items[begin:end].astype(np.int64), after
             first = last
             begin = end
 
     def pieces(self, threads: int) -> Iterator[UnitCells]:
         """Yield the cells of all pairs of a block of baskets, summed within the block; `threads` is not used."""
-        import scipy.sparse
+        for items, after in self._blocks():
+            # In ascending order within each basket, so that a pair is counted in one direction only. The last item of a
+            # basket has none after it.
+            numbers = np.cumsum(after == 0) - (after == 0)
+            items = items[np.lexsort((items, numbers))]
+            for rows, columns, units in _count_pairs(items, after):
+                yield rows, columns, units
+                yield columns, rows, units
 
-        for items, lengths in self._blocks():
-            # Element (b, i) is 1 if basket b has item i, so element (i, j) of the product counts their baskets.
-            ends = np.concatenate([[0], np.cumsum(lengths)])
-            baskets = scipy.sparse.csr_array((np.ones(items.size, np.int32), items, ends))
-            pairs = (baskets.T @ baskets).tocoo()
-            apart = pairs.row != pairs.col
-            rows, columns, units = (values[apart].astype(np.int64) for values in (pairs.row, pairs.col, pairs.data))
-            yield rows, columns, units
+
+def _count_pairs(items: Ints, after: Ints) -> Iterator[UnitCells]:
+    """Yield the cells of all pairs of an item and one of the `after` items behind it, each cell once."""
+    from swivel.counts import matrix_kernels as kernels  # imports numba, after `check_libraries`
+
+    places = np.argsort(items, kind="stable")
+    size = int(items.max(initial=-1)) + 1
+    starts = np.concatenate([[0], np.cumsum(np.bincount(items, minlength=size))])
+
+    # The cells of an item are at most its pairs, and at most one per item.
+    pairs = np.concatenate([[0], np.cumsum(after[places])])[starts]
+    cells = np.concatenate([[0], np.cumsum(np.minimum(np.diff(pairs), size))])
+    first = 0
+    while first < size:
+        last = max(int(np.searchsorted(cells, cells[first] + PIECE, "right")) - 1, first + 1)
+        block = np.empty((3, int(cells[last] - cells[first])), np.int64)
+        length = kernels.count_pairs(items, after, places, starts, (first, last), block)
+        yield block[0, :length], block[1, :length], block[2, :length]
+        first = last
