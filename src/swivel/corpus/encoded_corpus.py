@@ -159,7 +159,7 @@ def encode_corpus(
 ) -> EncodedCorpus:
     """Tokenize texts once and return them as type numbers, in scratch files inside the folder `scratch`.
 
-    Texts are paths, globs, URLs, ``-`` for standard input, texts, or lists of tokens; a piece of about `piece_bytes` of
+    Texts are paths, globs, ``-`` for standard input, texts, or lists of tokens; a piece of about `piece_bytes` of
     them is processed at a time. Distinct tokens that do not fit in `memory_bytes` are in scratch files, too. `check` is
     called after each piece, and reading ends with the error that it raises.
 
