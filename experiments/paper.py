@@ -25,7 +25,7 @@ from experiments.word2vec import Word2vecConfig, describe_settings, train_word2v
 from swivel.cli.flags import Command, config_options, resource_options
 from swivel.cli.render import draw_table, show
 from swivel.config import CorpusConfig, VocabularyConfig, stage_config
-from swivel.corpus.sources import list_files
+from swivel.corpus.sources import list_paths
 from swivel.corpus.streams import read_lines
 from swivel.corpus.text_numbers import TextNumbering
 from swivel.errors import ConfigError
@@ -161,7 +161,7 @@ class Experiment:
         self.out = out
         self.config = config
         self.stages = Stages(out, options)
-        self.sources = list_files(texts, outside=out)
+        self.sources = list_paths(texts, outside=out)
         self.settings = dict(settings)
         self.reading = stage_config(CorpusConfig, **settings_of(settings, CorpusConfig))
 

@@ -162,7 +162,7 @@ train_recipe_option = click.option("--recipe", type=click.Choice(list(RECIPES)),
 def run(texts: tuple[str, ...], output: str, options: RunOptions, **settings: Any) -> None:
     """Count and train: text to vectors. Finished stages are not repeated; run the same command again to resume.
 
-    TEXT: files (also .gz .bz2 .xz .zst), folders, globs, or - for standard input.
+    TEXT: files (also .gz .bz2 .xz .zst), folders, globs, URLs such as s3://, or - for standard input.
     """
     from swivel.pipeline.run import run as run_pipeline
 
@@ -181,7 +181,7 @@ def run(texts: tuple[str, ...], output: str, options: RunOptions, **settings: An
 def count(texts: tuple[str, ...], output: str, options: RunOptions, **settings: Any) -> None:
     """Text to a matrix of counts.
 
-    TEXT: files (also .gz .bz2 .xz .zst), folders, globs, or - for standard input.
+    TEXT: files (also .gz .bz2 .xz .zst), folders, globs, URLs such as s3://, or - for standard input.
     """
     from swivel.pipeline.count import count as count_cooccurrences
 

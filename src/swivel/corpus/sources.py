@@ -1,6 +1,6 @@
-"""Files of a corpus: paths, folders and globs.
+"""Files of a corpus: paths, folders, globs and URLs (s3://, gs://, hdfs://, zip://...::file://...).
 
-The digests of the content of local files are computed on all cores and kept in
+Remote files are read with fsspec. The digests of the content of local files are computed on all cores and kept in
 manifests, each with the full path, size, times and inode of its file. If all of these are unchanged, the file is not
 read again.
 """
@@ -15,14 +15,15 @@ import re
 import stat
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any, TypeAlias, TypeVar
 
 from swivel.config import CorpusConfig
-from swivel.errors import IS_TEXT_HINT, CorpusError, StorageError, clear_errors
+from swivel.errors import IS_TEXT_HINT, CorpusError, StorageError, clear_errors, first_line
 from swivel.runtime.child_process import call_in_process, can_start_processes
 from swivel.runtime.parallel import map_in_order
 from swivel.runtime.progress import SILENT, Progress, track
@@ -44,6 +45,9 @@ _PATH = re.compile(
 )
 _RESERVED_NAMES = ("-", TEXT_IN_MEMORY, "vocabulary")  # names of other inputs in a manifest
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(://|::)")  # two letters or more, because C:\ is a disk
+_LOCAL_URL = re.compile(r"(file|local)://(?!.*::)")
+_INFO_TYPES = (str, bytes, int, float, tuple, datetime)  # types of file information that have a stable string
+_LOCATION_KEYS = ("name", "filename", "orig_filename", "Key")
 
 SOURCES = "sources"  # key of the digests in the facts of a manifest
 _COARSE_NS = 2 * 10**9  # With the coarsest times (FAT), a file may change for so long without another time.
@@ -52,11 +56,34 @@ _COARSE_NS = 2 * 10**9  # With the coarsest times (FAT), a file may change for s
 _known: dict[str, FileDigest] = {}
 
 
-Texts: TypeAlias = "str | Path | Iterable[str] | Iterable[Path] | Iterable[Iterable[str]]"
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """A file of an fsspec file system. It can be pickled and opened on other machines."""
+
+    system: Any
+    path: str
+
+    def __str__(self) -> str:
+        return str(self.system.unstrip_protocol(self.path))
+
+    @property
+    def name(self) -> str:
+        """Last component of the path."""
+        return PurePosixPath(self.path).name
+
+    @property
+    def suffix(self) -> str:
+        """File extension with its dot, or an empty string."""
+        return PurePosixPath(self.path).suffix
+
+
+FILE_TYPES = (Path, RemoteFile)
+TextFile: TypeAlias = "Path | RemoteFile"
+Texts: TypeAlias = "str | TextFile | Iterable[str] | Iterable[TextFile] | Iterable[Iterable[str]]"
 
 
 def find_texts(texts: Texts, out: str | Path | None = None) -> Texts:
-    """Return paths, folders and globs as a list of their files, and texts in memory unchanged."""
+    """Return paths, folders, globs and URLs as a list of their files, and texts in memory unchanged."""
     # Nothing in the output folder `out` is listed. Nothing is taken from an iterator yet, unless it is `glob.iglob`.
     if isinstance(texts, Iterator):
         code = getattr(texts, "gi_code", None)
@@ -83,12 +110,14 @@ def check_items(items: Iterable[Any], kind: type | tuple[type, ...], words: str)
         yield item
 
 
-def list_files(texts: str | Path | Iterable[str | Path], *, outside: str | Path | None = None) -> list[Path]:
-    """Return the files of paths, folders (sorted, without hidden files) and globs; raise CorpusError if none."""
+def list_files(
+    texts: str | TextFile | Iterable[str | TextFile], *, outside: str | Path | None = None
+) -> list[TextFile]:
+    """Return the files of paths, folders (sorted, without hidden files), globs and URLs; raise CorpusError if none."""
     # Links to folders are followed, and each folder is read once. Folders and globs do not include the folder
     # `outside`, which is the output, nor the results of other commands. A pipe, socket or device is read only if it is
     # named itself.
-    paths = [texts] if isinstance(texts, (str, Path)) else list(texts)
+    paths = [texts] if isinstance(texts, (str, *FILE_TYPES)) else list(texts)
     out = None if outside is None else Path(outside)
 
     files = [file for path in paths for file in _expand(path, out)]
@@ -97,12 +126,26 @@ def list_files(texts: str | Path | Iterable[str | Path], *, outside: str | Path 
     return files
 
 
-def _expand(path: str | Path, out: Path | None) -> list[Path]:
-    """Return the files of one path, folder or glob."""
+def list_paths(texts: str | Path | Iterable[str | Path], *, outside: str | Path | None = None) -> list[Path]:
+    """Return the files of paths, folders and globs, as `list_files` does, but raise CorpusError for a URL."""
+    paths = []
+    for file in list_files(texts, outside=outside):
+        if not isinstance(file, Path):
+            raise CorpusError(f"{file}: only local files are supported here; download the remote files first")
+        paths.append(file)
+    return paths
+
+
+def _expand(path: str | TextFile, out: Path | None) -> Sequence[TextFile]:
+    """Return the files of one path, folder, glob or URL."""
+    if isinstance(path, RemoteFile):
+        return [path]
     if str(path) == "-":
         return [STDIN]
-    if isinstance(path, str) and _URL.match(path):
-        raise CorpusError(f"{path}: only local files are read; download the remote files first, or pipe them to -")
+    if isinstance(path, str):
+        path = _LOCAL_URL.sub("", path)
+        if _URL.match(path):
+            return _list_url(path)
 
     try:
         if Path(path).is_dir():
@@ -123,6 +166,27 @@ def _expand(path: str | Path, out: Path | None) -> list[Path]:
 
 def _shorten(path: object) -> str:
     return str(path) if len(str(path)) <= 100 else str(path)[:97] + "..."
+
+
+def _list_url(url: str) -> list[RemoteFile]:
+    """Return the files of a URL, sorted: a file, those of a folder without hidden ones, or the matches of a glob."""
+    with clear_file_errors(url):
+        import fsspec
+
+        system, path = fsspec.core.url_to_fs(url)
+        if glob.has_magic(path):
+            paths = [match for match in system.glob(path) if not system.isdir(match)]
+        else:
+            paths = system.find(path)  # of a file, the file
+
+    files = []
+    for file in sorted(paths):
+        parts = PurePosixPath(file.removeprefix(path)).parts
+        if not any(part.startswith(".") for part in parts):
+            files.append(RemoteFile(system, file))
+    if not files:
+        raise CorpusError(f"{url}: no such file, or a folder without files")
+    return files
 
 
 def _list_folder(folder: Path, out: Path | None) -> list[Path]:
@@ -205,7 +269,7 @@ def _regular(path: Path) -> Path:
     return path
 
 
-def _name_files(files: Iterable[Path]) -> Iterator[str]:
+def _name_files(files: Iterable[TextFile]) -> Iterator[str]:
     """Yield a unique name for each file, without its folder; the second file of the same name gets the suffix #2."""
     taken = set(_RESERVED_NAMES)
     seen = Counter[str]()
@@ -249,7 +313,7 @@ def digest_sources(
 
 def local_files(texts: Texts) -> list[Path]:
     """Return the paths of the files on this machine among texts; none for texts in memory."""
-    return [file for file in files_of(texts) or [] if file != STDIN]
+    return [file for file in files_of(texts) or [] if isinstance(file, Path) and file != STDIN]
 
 
 def refuse_table(texts: object) -> None:
@@ -258,11 +322,11 @@ def refuse_table(texts: object) -> None:
         raise CorpusError(f"texts must be a column of a table, such as table['text'], got a {type(texts).__name__}")
 
 
-def files_of(texts: Texts, out: str | Path | None = None) -> list[Path] | None:
+def files_of(texts: Texts, out: str | Path | None = None) -> list[TextFile] | None:
     """Return the files of paths that are not in the folder `out`; None for texts in memory."""
     # Strings in a list are paths if each of them exists or looks like a path. Strings of an iterator are texts, unless
     # it is `glob.iglob`.
-    if isinstance(texts, (str, Path)):
+    if isinstance(texts, (str, *FILE_TYPES)):
         return list_files(texts, outside=out)
     refuse_table(texts)
     if not isinstance(texts, Collection):
@@ -270,8 +334,8 @@ def files_of(texts: Texts, out: str | Path | None = None) -> list[Path] | None:
 
     # The type of the first item determines the type of all items.
     first = next(iter(texts), None)
-    if isinstance(first, Path):
-        return list_files(check_items(texts, Path, "a path"), outside=out)
+    if isinstance(first, FILE_TYPES):
+        return list_files(check_items(texts, FILE_TYPES, "a path"), outside=out)
     if not isinstance(first, str) or not all(map(_is_path, texts)):
         return None
 
@@ -292,7 +356,9 @@ def is_missing(item: object) -> bool:
     return item is None or (isinstance(item, float) and item != item) or type(item).__name__ == "NAType"
 
 
-def _fingerprint_file(file: Path, config: CorpusConfig, digests: Mapping[str, FileDigest]) -> str:
+def _fingerprint_file(file: TextFile, config: CorpusConfig, digests: Mapping[str, FileDigest]) -> str:
+    if isinstance(file, RemoteFile):
+        return fingerprint([size_of(file), _digest_info(file), fingerprint(config)])
     if file == STDIN:
         return STANDARD_INPUT
     if is_pipe(file):
@@ -300,19 +366,30 @@ def _fingerprint_file(file: Path, config: CorpusConfig, digests: Mapping[str, Fi
     return fingerprint([digests[full_path(file)].digest, fingerprint(config)])
 
 
-def is_pipe(file: Path) -> bool:
+def _digest_info(file: RemoteFile) -> str:
+    """Return a digest that changes with a file: of everything the file system reports except the location."""
+    with clear_file_errors(file):
+        info = file.system.info(file.path).items()
+    stable = [(key, value) for key, value in info if isinstance(value, _INFO_TYPES) and key not in _LOCATION_KEYS]
+    return fingerprint(sorted((key, str(value)) for key, value in stable))
+
+
+def is_pipe(file: TextFile) -> bool:
     """Return whether a file can be read only once: standard input, a pipe, a socket or a device."""
-    return file == STDIN or (file.exists() and not file.is_file() and not file.is_dir())
+    return file == STDIN or (isinstance(file, Path) and file.exists() and not file.is_file() and not file.is_dir())
 
 
-def size_of(file: Path) -> int | None:
-    """Return the size of a file in bytes; None for standard input and pipes."""
+def size_of(file: TextFile) -> int | None:
+    """Return the size of a file in bytes; None for standard input, pipes, and file systems that do not report it."""
+    if isinstance(file, RemoteFile):
+        with clear_file_errors(file):
+            return file.system.size(file.path)  # type: ignore[no-any-return]
     if file == STDIN or not file.is_file():
         return None
     return file.stat().st_size
 
 
-def text_size(file: Path) -> int:
+def text_size(file: TextFile) -> int:
     """Return the approximate number of bytes of text in a file; 0 if unknown."""
     size = size_of(file) or 0
     if file.suffix.lower() in PACKED_SUFFIXES:
@@ -320,10 +397,24 @@ def text_size(file: Path) -> int:
     return size
 
 
-def open_file(file: Path) -> IO[bytes]:
-    """Open a file for reading bytes."""
-    with clear_errors(file, CorpusError):
+def open_file(file: TextFile) -> IO[bytes]:
+    """Open a local or remote file for reading bytes."""
+    with clear_file_errors(file):
+        if isinstance(file, RemoteFile):
+            return file.system.open(file.path, "rb")  # type: ignore[no-any-return]
         return file.open("rb", buffering=0)
+
+
+@contextlib.contextmanager
+def clear_file_errors(file: TextFile | str) -> Iterator[None]:
+    """Convert an error of a file or URL into a CorpusError with a one-line message."""
+    try:
+        with clear_errors(file, CorpusError):
+            yield
+    except CorpusError:
+        raise
+    except Exception as error:  # Each remote file system raises the errors of its own library.
+        raise CorpusError(f"{file}: {first_line(error)}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,7 +502,7 @@ def read_in_process(
     # If the texts are files, the call runs in another process. Use it while this process imports torch for a GPU:
     # reading would wait for the import most of the time.
     files = files_of(texts)
-    is_on_disk = files is not None and all(map(_is_on_disk, files))
+    is_on_disk = files is not None and all(isinstance(file, Path) and _is_on_disk(file) for file in files)
     if not is_on_disk or not can_start_processes():
         return read(texts, *arguments, progress=progress, check=check, **keywords)
 

@@ -32,11 +32,14 @@ from typing import IO, Any
 
 from swivel.config import CorpusConfig
 from swivel.corpus.sources import (
+    FILE_TYPES,
     PACKED_SUFFIXES,
     STDIN,
     TEXT_IN_MEMORY,
+    TextFile,
     Texts,
     check_items,
+    clear_file_errors,
     files_of,
     is_missing,
     list_files,
@@ -44,7 +47,7 @@ from swivel.corpus.sources import (
     size_of,
     text_size,
 )
-from swivel.errors import ConfigError, CorpusError, CountsError, SwivelError, clear_errors, missing_extra
+from swivel.errors import ConfigError, CorpusError, CountsError, SwivelError, missing_extra
 from swivel.runtime.progress import Task
 from swivel.runtime.resources import format_bytes
 
@@ -115,8 +118,8 @@ def open_streams(texts: Texts, config: CorpusConfig) -> list[Stream]:
             break
     items = itertools.chain(start, items)
 
-    if start and isinstance(start[-1], Path):
-        files = list_files(check_items(items, Path, "a path"))
+    if start and isinstance(start[-1], FILE_TYPES):
+        files = list_files(check_items(items, FILE_TYPES, "a path"))
         return [file_stream(file, codec, config) for file in files]
     if start and not isinstance(start[-1], str):
         tokens = _pack_tokens(items, config)
@@ -140,7 +143,7 @@ def find_codec(encoding: str) -> codecs.CodecInfo:
     return codec
 
 
-def file_stream(file: Path, codec: codecs.CodecInfo, config: CorpusConfig) -> Stream:
+def file_stream(file: TextFile, codec: codecs.CodecInfo, config: CorpusConfig) -> Stream:
     """Return the stream of a file, which is opened when the stream is read."""
     name = "standard input" if file == STDIN else str(file)
 
@@ -151,7 +154,7 @@ def file_stream(file: Path, codec: codecs.CodecInfo, config: CorpusConfig) -> St
     return Stream(name, read, size_of(file))
 
 
-def _read_file(file: Path, stream: Stream) -> Iterator[bytes]:
+def _read_file(file: TextFile, stream: Stream) -> Iterator[bytes]:
     raw = sys.stdin.buffer if file == STDIN else open_file(file)
     suffix = file.suffix.lower()
     blocks = _read_blocks(raw, stream)
@@ -164,7 +167,7 @@ def _read_file(file: Path, stream: Stream) -> Iterator[bytes]:
 
 def _read_blocks(raw: IO[bytes], stream: Stream) -> Iterator[bytes]:
     while True:
-        with clear_errors(stream.name, CorpusError):
+        with clear_file_errors(stream.name):
             data = raw.read(BLOCK_BYTES)
         if not data:
             return
@@ -432,7 +435,7 @@ def read_table_lines(file: Path, task: Task | None = None) -> Iterator[LineBlock
                 reported = stream.read_bytes
 
 
-def read_lines(path: str | Path, config: CorpusConfig | None = None) -> Iterator[str]:
+def read_lines(path: str | TextFile, config: CorpusConfig | None = None) -> Iterator[str]:
     """Yield the lines of the files of a path, which may be compressed; "-" is standard input.
 
     Raises CorpusError for invalid bytes; with `errors="replace"`, they become NUL, which separates tokens.
@@ -480,13 +483,13 @@ def _split_lines(stream: Stream, error: type[SwivelError]) -> Iterator[LineBlock
 class FileRange:
     """A range of a file, with nominal offsets in bytes."""
 
-    file: Path
+    file: TextFile
     start: int
     stop: int | None  # None for the end of the file
     cost: int  # approximate number of bytes of text
 
 
-def cut_files(files: Iterable[Path], config: CorpusConfig, range_bytes: int) -> list[FileRange]:
+def cut_files(files: Iterable[TextFile], config: CorpusConfig, range_bytes: int) -> list[FileRange]:
     """Return ranges of about `range_bytes` that cover the files in order."""
     is_utf8 = find_codec(config.encoding).name in UTF8
     ranges = []
@@ -536,7 +539,7 @@ def open_range(part: FileRange, config: CorpusConfig) -> Stream:
 
 def _read_between(part: FileRange, unit_ends: tuple[bytes, ...], stream: Stream) -> Iterator[bytes]:
     """Yield the bytes of the units that start in a range."""
-    with open_file(part.file) as raw, clear_errors(part.file, CorpusError):
+    with open_file(part.file) as raw, clear_file_errors(part.file):
         position = _find_unit_end(raw, part.start, part.stop, unit_ends) if part.start else 0
         if position is None:
             return  # A single unit spans the whole range; it belongs to the range where it starts.

@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -181,6 +182,30 @@ def test_another_encoding_is_counted(tmp_path: Path, address: str) -> None:
     swivel.count(file, tmp_path / "alone", encoding="utf-16")
     swivel.count(file, tmp_path / "many", encoding="utf-16", options=RunOptions(ray=address))
     assert_same(tmp_path / "alone", tmp_path / "many")
+
+
+def test_a_file_url_is_a_path(text: Path, tmp_path: Path, address: str) -> None:
+    swivel.count(text, tmp_path / "alone")
+    swivel.count(f"file://{text}", tmp_path / "many", options=RunOptions(ray=address))
+    assert_same(tmp_path / "alone", tmp_path / "many")
+
+
+def test_a_url_is_read_by_every_node(text: Path, tmp_path: Path, address: str) -> None:
+    with zipfile.ZipFile(tmp_path / "corpus.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.write(text, "in/a.txt")
+        archive.writestr("in/b.txt", "wörd1 wörd2\n" * 500)
+        archive.writestr("in/.hidden", "wörd1 wörd9\n" * 500)
+
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_bytes(text.read_bytes())
+    (tmp_path / "in" / "b.txt").write_text("wörd1 wörd2\n" * 500)
+    alone = swivel.count(tmp_path / "in")
+    url = f"zip://in::file://{tmp_path}/corpus.zip"
+    many = swivel.count(url, tmp_path / "many", options=RunOptions(ray=address))
+    assert list(many.rows) == list(alone.rows)
+    assert np.array_equal(many.row_sums, alone.row_sums)
+    assert many.cell_count == alone.cell_count
+    assert swivel.count(url).fingerprint == many.fingerprint  # URLs are also read on one machine
 
 
 def test_a_memory_budget_that_needs_several_runs_gives_the_same_files(

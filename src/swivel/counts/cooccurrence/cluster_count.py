@@ -23,7 +23,7 @@ from swivel._version import __version__
 from swivel.config import CorpusConfig, CountConfig, VocabularyConfig
 from swivel.corpus.encoded_corpus import EncodedCorpus, PackedTypes, TypeCounts, encode_corpus
 from swivel.corpus.joined_corpus import JoinedCorpus, join_corpus
-from swivel.corpus.sources import can_compare, files_of, list_files, text_size
+from swivel.corpus.sources import TextFile, can_compare, files_of, list_files, text_size
 from swivel.corpus.streams import FileRange, cut_files, group_ranges, open_range
 from swivel.corpus.vocabulary import Vocabulary, check_units, choose_vocabulary, describe_text
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
@@ -74,7 +74,7 @@ def count_on_ray(
             f"counting on Ray runs on CPU cores, got device={count.device!r}; omit device", argument="device"
         )
 
-    files = [file.absolute() for file in list_files(texts)]
+    files = [file.absolute() if isinstance(file, Path) else file for file in list_files(texts)]
     with connect(str(options.ray), cores=options.threads) as ray, scratch_folder(path.absolute()) as shared:
         counter = _RayCounter(ray, TextReading(config=corpus, shared=shared, phrases=phrases), options)
         pieces = counter.cut(files)
@@ -105,7 +105,7 @@ class _RayCounter:
         where = f"{len(nodes)} nodes" if len(nodes) > 1 else "one node"
         self.progress.message(f"counting on {self.cores} cores of {where}; {format_bytes(self.memory_bytes)} per task")
 
-    def cut(self, files: Sequence[Path]) -> list[tuple[FileRange, ...]]:
+    def cut(self, files: Sequence[TextFile]) -> list[tuple[FileRange, ...]]:
         """Return the pieces of the text, each for one task."""
         size = sum(map(text_size, files))
         piece_bytes = min(max(size // (PIECES_PER_CORE * self.cores), MIN_PIECE_BYTES), MAX_PIECE_BYTES)

@@ -25,7 +25,7 @@ from swivel.corpus.sources import (
     digest_sources,
     fingerprint_sources,
     is_pipe,
-    list_files,
+    list_paths,
     to_facts,
 )
 from swivel.corpus.vocabulary import Vocabulary
@@ -349,7 +349,7 @@ def find_source(source: Any, config: ImportConfig, out: str | Path | None = None
 
 def _expand(path: str | Path, out: str | Path | None) -> list[Path]:
     try:
-        return list_files(path, outside=out)
+        return list_paths(path, outside=out)
     except CorpusError as error:
         raise CountsError(str(error).removesuffix(IS_TEXT_HINT)) from None
 
