@@ -22,7 +22,7 @@ from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Progress
 from swivel.runtime.resources import find_rank, is_leading
 from swivel.runtime.signals import defer_signals
-from swivel.storage import hold_folder, remove_file
+from swivel.storage import MANIFEST, hold_folder, remove_file
 from swivel.storage.output_folder import output_folder
 from swivel.storage.overlap import refuse_foreign, refuse_overlap
 
@@ -95,6 +95,9 @@ def train(
         return _tune_and_train(matrix, path, recipe, settings, options, has_init=init is not None)
 
     init = open_vectors(init) if isinstance(init, (str, Path)) else init
+    # A finished folder needs no training, and no check of the matrix.
+    if is_leading() and (path is None or not (path / MANIFEST).exists()):
+        matrix.verify_ahead()  # while torch is imported
     configs = resolve_configs(matrix, recipe, settings, init)
     popularity = _choose_popularity(matrix, configs[0]) if recipe == "table" else None
     with ReportJob(path, options) as report:
