@@ -21,7 +21,7 @@ import zstandard
 from swivel.config import CorpusConfig
 from swivel.corpus.encoded_corpus import EncodedCorpus, encode_corpus
 from swivel.corpus.sources import fingerprint_sources, list_files
-from swivel.corpus.streams import open_streams
+from swivel.corpus.streams import BLOCK_BYTES, open_streams
 from swivel.errors import ConfigError, CorpusError, FolderExists, MissingExtra
 from swivel.pipeline.count import count as matrix_of
 
@@ -170,6 +170,12 @@ def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
     (tmp_path / "bom").write_bytes("\ufeffa b".encode("utf-16-le"))
     config = CorpusConfig(tokenizer="whitespace", encoding="utf-16-le")
     assert count(tmp_path / "bom", tmp_path, config).counts() == {"a": 1, "b": 1}
+
+
+def test_a_line_end_across_two_blocks_is_one(tmp_path: Path) -> None:
+    line = "a" * (BLOCK_BYTES // 2 - 1)
+    (tmp_path / "text").write_bytes(f"{line}\r\n".encode("utf-16-le") + b"b\0\0\xd8b\0")
+    assert "line 2: not valid utf-16-le" in fail(tmp_path / "text", tmp_path, CorpusConfig(encoding="utf-16-le"))
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-32-be", "cp1252", "UTF8", "utf-8-sig"])

@@ -241,6 +241,7 @@ def _transcode(blocks: Iterator[bytes], name: str, codec: codecs.CodecInfo, conf
     assert codec.incrementaldecoder is not None  # true for all text encodings of Python
     decoder = codec.incrementaldecoder("strict" if config.errors == "strict" else SEPARATOR)
     lines = 0  # before the block
+    after_return = False
 
     # The last call is the final one: an earlier one would treat half a character at the end of a block as an error.
     for block in itertools.chain(blocks, [b""]):
@@ -251,11 +252,13 @@ def _transcode(blocks: Iterator[bytes], name: str, codec: codecs.CodecInfo, conf
             if isinstance(error, UnicodeDecodeError):
                 byte = error.object[error.start]
                 with suppress(UnicodeError):  # Some codecs cannot ignore errors; the line is then that of the block.
-                    lines += _count_lines(codec.decode(error.object[: error.start], "ignore")[0].encode())
+                    before = codec.decode(error.object[: error.start], "ignore")[0].encode()
+                    lines += _count_lines(before, after_return=after_return)
             raise _encoding_error(name, lines + 1, codec.name, byte) from error
 
-        lines += _count_lines(data)
         if data:
+            lines += _count_lines(data, after_return=after_return)
+            after_return = data.endswith(b"\r")
             yield data
 
 
@@ -266,9 +269,13 @@ def _encoding_error(name: str, line: int, encoding: str, byte: int | None) -> Co
     )
 
 
-def _count_lines(text: bytes) -> int:
+def _count_lines(text: bytes, *, after_return: bool = False) -> int:
     """Return the number of line ends in UTF-8: line feeds, carriage returns, or both."""
-    return text.count(b"\n") + text.count(b"\r") - text.count(b"\r\n")
+    # A line feed at the start may belong to a carriage return at the end of the text before.
+    lines = text.count(b"\n")
+    if b"\r" in text:  # Few texts have any, and counting pairs of bytes takes longer than everything else.
+        lines += text.count(b"\r") - text.count(b"\r\n")
+    return lines - (after_return and text.startswith(b"\n"))
 
 
 def _pack(parts: Iterator[bytes], stream: Stream) -> Iterator[bytes]:
