@@ -40,9 +40,9 @@ FORMATS = {
     ),
     "parquet": FileFormat((".parquet", ".pq"), "arrow.read_parquet", ("fields",)),
     "arrow": FileFormat((".arrow", ".arrows", ".feather", ".ipc"), "arrow.read_arrow", ("fields",)),
-    "npz": FileFormat((".npz",), "scipy_sparse.read_npz", is_alone=True),
-    "mtx": FileFormat((".mtx",), "matrix_market.read_market", may_be_packed=True, is_alone=True),
-    "glove": FileFormat((".bin",), "glove.read_glove", sides="same", is_alone=True),
+    "npz": FileFormat((".npz",), "matrix_readers.read_npz", is_alone=True),
+    "mtx": FileFormat((".mtx",), "matrix_readers.read_market", may_be_packed=True, is_alone=True),
+    "glove": FileFormat((".bin",), "matrix_readers.read_glove", sides="same", is_alone=True),
 }
 IN_MEMORY = FileFormat((), "", ("fields",))  # an object
 

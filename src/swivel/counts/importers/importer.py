@@ -31,12 +31,12 @@ from swivel.corpus.sources import (
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts.block_layout import Ints, UnitCells
 from swivel.counts.builder import MatrixBuilder, MatrixSpec, building_bytes
-from swivel.counts.importers import arrow, baskets, scipy_sparse
+from swivel.counts.importers import arrow, baskets, matrix_readers
 from swivel.counts.importers import import_tables as tables
 from swivel.counts.importers.baskets import BasketSpill
 from swivel.counts.importers.context import CellSpill, ImportContext, add_sums, as_labels
-from swivel.counts.importers.glove import VOCABULARY, read_label_file
 from swivel.counts.importers.import_config import FORMATS, IN_MEMORY, ImportConfig, refuse_idle_settings
+from swivel.counts.importers.matrix_readers import VOCABULARY, read_label_file
 from swivel.counts.matrix import Matrix, open_matrix
 from swivel.errors import IS_TEXT_HINT, ConfigError, CorpusError, CountsError, StorageError, clear_errors
 from swivel.runtime.estimates import ResourceEstimate, check_libraries
@@ -202,16 +202,14 @@ def build_matrix(
     """Write the matrix of the spilled cells, with `provenance` in its manifest, and return it."""
     if isinstance(spill, BasketSpill):
         row_sums = column_sums = spill.count_items(len(context.labels[0]))
-        unit = 1
     else:
         row_sums, column_sums = _sum_sides(spill, context, options.thread_count)
-        unit = spill.unit
 
-    rows, row_places = _rank(context.labels[0], row_sums, unit, context)
+    rows, row_places = _rank(context.labels[0], row_sums, spill.unit, context)
     columns: Vocabulary | None = None
     column_places = row_places
     if not context.is_shared:
-        columns, column_places = _rank(context.labels[1], column_sums, unit, context)
+        columns, column_places = _rank(context.labels[1], column_sums, spill.unit, context)
 
     symmetric = context.sides in ("mirrored", "undirected")
     spec = MatrixSpec(rows=rows, columns=columns, unit=spill.unit, symmetric=symmetric)
@@ -377,14 +375,14 @@ def _find_object(source: Any, config: ImportConfig) -> ImportSource:
         reader = baskets.read_basket_lists
     elif type(source).__module__.partition(".")[0] == "pyarrow":
         reader = arrow.read_table
-    elif scipy_sparse.is_sparse(source):
+    elif matrix_readers.is_sparse(source):
         size = source.nnz
-        reader = scipy_sparse.read_sparse
+        reader = matrix_readers.read_sparse
     elif tables.is_frame(source):
         size = source.shape[0]
         reader = tables.read_frame
     elif hasattr(source, "__array__") and hasattr(source, "shape"):
-        reader = scipy_sparse.read_sparse
+        reader = matrix_readers.read_sparse
     else:
         format = config.format or "memory"
         is_mapping = isinstance(source, Mapping)

@@ -1,12 +1,18 @@
-"""Read SciPy sparse matrices, dense arrays and the .npz files of `scipy.sparse.save_npz`.
+"""Read matrices, whose cells have positions instead of labels: SciPy, arrays, .npz, Matrix Market, files of GloVe.
 
-Nothing is unpickled, and sizes in a file are checked before they are used.
+- SciPy sparse matrices, dense arrays and .npz files of `scipy.sparse.save_npz`. Nothing is unpickled, and sizes in a
+  file are checked before they are used.
+- Matrix Market files (.mtx) of coordinates. Dense (`array`), complex and skew matrices are rejected.
+- The co-occurrence files of GloVe: cooccurrence.bin (or the shuffled one) with vocab.txt. A record is int32 word, int32
+  word, float64 count, little-endian. Words are numbered from 1: word n is line n of the vocabulary. The counts in the
+  vocabulary are not used, because rows are sorted by the sums of the cells.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -17,14 +23,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from swivel.corpus.streams import LineBlock, read_table_lines
 from swivel.counts.block_layout import Ints
-from swivel.counts.importers.context import PIECE, ImportChunk, ImportContext, Place, refuse_ids
+from swivel.counts.importers.context import PIECE, ImportChunk, ImportContext, Place, number_places, refuse_ids
+from swivel.counts.importers.delimited import FieldBatch, parse_numbers, split_fields
 from swivel.errors import CountsError, MemoryBudgetError
 from swivel.runtime.resources import format_bytes
 from swivel.storage.npy import read_array_header
 
 _MAX_INFLATION = 1_100  # deflate compresses at most 1,032 to 1
 _MEMORY_PER_BYTE = 4  # of an .npz file: its arrays as bytes, and as rows and columns of 64 bits
+_HEADER = "%%MatrixMarket matrix coordinate"
+VOCABULARY = "vocab.txt"  # of GloVe
+_RECORD = np.dtype([("row", "<i4"), ("column", "<i4"), ("count", "<f8")])
 
 
 def is_sparse(source: Any) -> bool:
@@ -178,3 +189,115 @@ def _read_pointers(archive: zipfile.ZipFile, majors: int, size: int) -> Ints:
     if pointers[0] != 0 or pointers[-1] != size or (np.diff(pointers) < 0).any():
         raise ValueError("the pointers do not increase from 0 to the number of values")
     return pointers
+
+
+def read_market(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
+    """Yield the cells of a Matrix Market file: real, integer or pattern; general or symmetric."""
+    blocks = read_table_lines(file, context.task)
+    kind, symmetry, size, rest = _read_header(file, blocks)
+    rows, columns, announced_entries = size
+
+    if symmetry == "symmetric" and context.config.sides is None:
+        context.sides = "undirected"
+    if symmetry == "symmetric" and context.sides == "apart":
+        raise CountsError(
+            f"{file}: rows and columns of a symmetric matrix are the same things; omit sides", argument="sides"
+        )
+
+    context.set_shape(rows, columns, str(file))
+    width = 2 if kind == "pattern" else 3  # a pattern has no counts
+    entries = 0
+
+    for block in itertools.chain([rest], blocks):
+        batch = split_fields(block, b" ", width, rule=f"{kind} matrices have")
+        counts = None if width == 2 else parse_numbers(batch.column(2), batch.place, "count")
+        yield ImportChunk(_take_positions(batch, 0, rows), _take_positions(batch, 1, columns), counts, batch.place)
+        entries += len(batch.numbers)
+
+    if entries != announced_entries:
+        raise CountsError(f"{file}: the header announces {announced_entries:,} entries, but there are {entries:,}")
+
+
+def _read_header(file: Path, blocks: Iterator[LineBlock]) -> tuple[str, str, list[int], LineBlock]:
+    """Return kind, symmetry, the numbers of rows, columns and entries, and the rest of the block of these lines."""
+    kinds: list[str] = []
+
+    for block in blocks:
+        for index, line in enumerate(block.lines()):
+            if not kinds:
+                kinds = _parse_kinds(line, block.place(index))
+            elif line.strip() and not line.startswith(b"%"):
+                words = line.split()
+                if len(words) != 3 or not all(word.isdigit() and len(word) < 19 for word in words):
+                    raise CountsError(f"{block.place(index)}: expected rows, columns and entries, got {line[:60]!r}")
+                return kinds[0], kinds[1], list(map(int, words)), block.without_lines(index + 1)
+
+    raise CountsError(f"{file}: the file ends before the first entry")
+
+
+def _parse_kinds(line: bytes, place: str) -> list[str]:
+    words = line.decode("ascii", "replace").lower().split()
+    if len(words) != 5 or " ".join(words[:3]) != _HEADER.lower():
+        raise CountsError(f"{place}: expected {_HEADER!r} and two more words, got {line[:60]!r}")
+
+    kind, symmetry = words[3:]
+    if kind not in ("real", "double", "integer", "pattern") or symmetry not in ("general", "symmetric"):
+        raise CountsError(f"{place}: expected real, integer or pattern and general or symmetric, got {kind} {symmetry}")
+
+    return [kind, symmetry]
+
+
+def _take_positions(batch: FieldBatch, column: int, size: int) -> Ints:
+    values = parse_numbers(batch.column(column), batch.place, "index")
+    is_wrong = ~((values >= 1) & (values <= size) & (values == np.floor(values)))
+    refuse_ids(is_wrong, values, batch.place, "index", f"is not in 1 to {size:,}")
+    return values.astype(np.int64) - 1
+
+
+def read_glove(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
+    """Yield the cells of a cooccurrence.bin file."""
+    if context.row_labels is None:
+        vocabulary = file.with_name(VOCABULARY)
+        if not vocabulary.is_file():
+            raise CountsError(
+                f"{file}: the vocabulary {vocabulary} does not exist; pass row_labels", argument="row_labels"
+            )
+        context.row_labels = read_label_file(vocabulary)
+    if context.sides == "apart":
+        context.column_labels = context.row_labels
+
+    words = len(context.row_labels)
+    context.set_shape(words, words, str(file))
+
+    size = file.stat().st_size
+    if size % _RECORD.itemsize:
+        raise CountsError(
+            f"{file}: {size:,} bytes are not a multiple of {_RECORD.itemsize}; damaged, or not from GloVe"
+        )
+
+    for first in range(0, size // _RECORD.itemsize, PIECE):
+        records = np.fromfile(file, _RECORD, PIECE, offset=first * _RECORD.itemsize)
+        place = number_places(str(file), "record", first)
+        for ids in (records["row"], records["column"]):
+            refuse_ids((ids < 1) | (ids > words), ids, place, "word", f"in a vocabulary of {words:,}")
+
+        rows = records["row"].astype(np.int64) - 1
+        columns = records["column"].astype(np.int64) - 1
+        yield ImportChunk(rows, columns, records["count"].astype(np.float64), place)
+        context.task.advance(records.nbytes)
+
+
+def read_label_file(file: Path) -> list[str]:
+    """Return the labels in a text file with one label per line, without anything after a tab and without a count."""
+    # This reads vocabularies of GloVe and word2vec (`word 123`), 10x Genomics files (`id TAB name`) and plain lists.
+    labels = []
+    for block in read_table_lines(file):
+        for index, line in enumerate(block.lines()):
+            label = line.partition(b"\t")[0]
+            word, blank, number = label.rpartition(b" ")
+            labels.append(block.decode(word if blank and number.isdigit() else label, index))
+
+    while labels and not labels[-1]:
+        labels.pop()
+
+    return labels
