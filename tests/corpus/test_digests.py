@@ -14,10 +14,9 @@ import pytest
 from stored import folder_of
 from swivel.config import CorpusConfig
 from swivel.corpus import sources as digesting
-from swivel.corpus.sources import SOURCES, digest_files, fingerprint_sources
+from swivel.corpus.sources import SOURCES, digest_sources, fingerprint_sources
 from swivel.errors import CorpusError, FolderExists
 from swivel.pipeline.count import count
-from swivel.runtime.progress import SILENT
 from swivel.storage import checksums, read_manifest, seal
 
 TEXT = "the cat sat on the mat\n" * 9
@@ -121,17 +120,17 @@ def test_digest_of_a_large_file_does_not_depend_on_threads(
     monkeypatch.setattr("swivel.storage.checksums.PIECE_BYTES", 1000)
     file = tmp_path / "large"
     file.write_bytes(bytes(range(250)) * 41)
-    one, three = (digest_files([file], known=None, threads=threads, progress=SILENT)[str(file)] for threads in (1, 3))
+    one, three = (digest_sources(file, threads=threads)[str(file)] for threads in (1, 3))
     assert one == three
     assert read == ["large"] * 2
 
     file.write_bytes(file.read_bytes()[:-1] + b"x")
-    assert digest_files([file], known=None, threads=3, progress=SILENT)[str(file)].digest != one.digest
+    assert digest_sources(file, threads=3)[str(file)].digest != one.digest
 
 
 def test_file_that_is_gone_is_one_clear_line(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match=r"gone: no such file or folder"):
-        digest_files([tmp_path / "gone"], known=None, threads=1, progress=SILENT)
+    with pytest.raises(CorpusError, match=r"gone': no such file or folder"):
+        digest_sources(tmp_path / "gone")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "broken").symlink_to(tmp_path / "gone")
     with pytest.raises(CorpusError, match=r"broken: no such file or folder"):

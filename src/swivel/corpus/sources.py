@@ -302,15 +302,6 @@ def can_compare(inputs: Mapping[str, str]) -> bool:
     return not READ_ONCE & set(inputs.values())
 
 
-def digest_sources(
-    texts: Texts, *, known: Path | None = None, threads: int | None = None, progress: Progress = SILENT
-) -> dict[str, FileDigest]:
-    """Return the digests of all local files of texts, by full path."""
-    # A file that has not changed since the folder `known` was written from it is not read again.
-    files = [file for file in local_files(texts) if not is_pipe(file)]
-    return digest_files(files, known=known, threads=threads or count_cores(), progress=progress)
-
-
 def local_files(texts: Texts) -> list[Path]:
     """Return the paths of the files on this machine among texts; none for texts in memory."""
     return [file for file in files_of(texts) or [] if isinstance(file, Path) and file != STDIN]
@@ -433,16 +424,19 @@ def full_path(file: Path) -> str:
     return os.path.abspath(file)  # noqa: PTH100 (Path.absolute keeps "..")
 
 
-def digest_files(
-    files: Iterable[Path], *, known: Path | None, threads: int, progress: Progress
+def digest_sources(
+    texts: Texts, *, known: Path | None = None, threads: int | None = None, progress: Progress = SILENT
 ) -> dict[str, FileDigest]:
-    """Return the digests of files by full path; those in the manifest of the folder `known` are not computed again."""
+    """Return the digests of all local files of texts, by full path."""
+    # A file that has not changed since the folder `known` was written from it is not read again.
     recorded = (_read_recorded(known) if known is not None else {}) | _known
     digests_by_path: dict[str, FileDigest] = {}
     changed: dict[str, FileDigest] = {}
     started = time.time_ns()
 
-    for file in files:
+    for file in local_files(texts):
+        if is_pipe(file):
+            continue
         path = full_path(file)
         with clear_errors(file, CorpusError):
             status = file.stat()
@@ -456,7 +450,7 @@ def digest_files(
 
     if changed:
         with track(progress, "comparing files", sum(file.size for file in changed.values()), "bytes") as task:
-            computed = map_in_order(_compute_digest, changed, threads=threads)
+            computed = map_in_order(_compute_digest, changed, threads=threads or count_cores())
             for (path, now), digest in zip(changed.items(), computed, strict=True):
                 digests_by_path[path] = replace(now, digest=digest)
                 task.advance(now.size)
@@ -467,7 +461,7 @@ def digest_files(
 
 
 def to_facts(digests: dict[str, FileDigest]) -> dict[str, Any]:
-    """Return digests as facts of a manifest, from which `digest_files` reads them."""
+    """Return digests as facts of a manifest, from which `digest_sources` reads them."""
     # Those of files that changed just before they were hashed are left out: a later change may not show in their times.
     return {SOURCES: {path: asdict(digest) for path, digest in digests.items() if digest == _known.get(path)}}
 

@@ -35,7 +35,6 @@ _FREE_POSITIONS = 1 << 16  # rows or columns that a matrix may have without any 
 _POSITIONS_PER_COUNT = 64
 PIECE = 1 << 20  # cells processed at a time
 _MAX_IDS = 1 << 32  # in a file of the spill
-_EXACT = float(1 << 53)  # integers below are exact in float64
 # Whole numbers, halves and quarters, decimals, and windows of 1/t up to 10 and up to 16 (GloVe's is 15).
 _CANDIDATES = (1, 4, 10, 100, 1_000, 2_520, 10_000, 720_720, 1_000_000)
 _TOLERANCE = 1e-9  # relative, for rounding errors of float64
@@ -368,11 +367,3 @@ def refuse_bad_counts(counts: NDArray[np.float64], place: Place) -> None:
         raise CountsError(
             f"{place(index)}: the count {counts[index]:g} is {reason}; counts must be finite and not negative"
         )
-
-
-def add_sums(sums: Ints, ids: Ints, units: Ints) -> None:
-    """Add units to the sums of their ids, in exact arithmetic."""
-    if float(units.sum(dtype=np.float64)) < _EXACT:  # bincount sums in float64: exact below 2^53, and fast
-        sums += np.bincount(ids, units, minlength=sums.size).astype(np.int64)
-    else:
-        np.add.at(sums, ids, units)

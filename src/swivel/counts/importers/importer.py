@@ -34,7 +34,7 @@ from swivel.counts.builder import MatrixBuilder, MatrixSpec, building_bytes
 from swivel.counts.importers import arrow, baskets, matrix_readers
 from swivel.counts.importers import import_tables as tables
 from swivel.counts.importers.baskets import BasketSpill
-from swivel.counts.importers.context import CellSpill, ImportContext, add_sums, as_labels
+from swivel.counts.importers.context import CellSpill, ImportContext, as_labels
 from swivel.counts.importers.import_config import FORMATS, IN_MEMORY, ImportConfig, refuse_idle_settings
 from swivel.counts.importers.matrix_readers import VOCABULARY, read_label_file
 from swivel.counts.matrix import Matrix, open_matrix
@@ -243,9 +243,9 @@ def _sum_sides(spill: CellSpill, context: ImportContext, threads: int) -> tuple[
     column_sums = row_sums if context.is_shared else np.zeros(len(context.labels[1]), np.int64)
 
     for rows, columns, units in _walk_cells(spill, context, threads):
-        add_sums(row_sums, rows, units)
+        np.add.at(row_sums, rows, units)
         if context.sides in ("apart", "same"):  # Otherwise every pair is there in both orders already.
-            add_sums(column_sums, columns, units)
+            np.add.at(column_sums, columns, units)
 
     return row_sums, column_sums
 
