@@ -20,10 +20,10 @@ from numpy.typing import ArrayLike, NDArray
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts.block_layout import Ints, Layout, choose_layout
 from swivel.counts.matrix import STAGE, Matrix, adopt_cells, finish_folder, open_matrix
-from swivel.counts.shards import CellArrays, RunFiles, make_piece, merge_runs, shard_ranges, sum_cells
+from swivel.counts.shards import CellArrays, gather_runs, make_piece, merge_runs, shard_ranges, sum_cells
 from swivel.errors import CountsError, MemoryBudgetError
 from swivel.runtime.parallel import map_in_order
-from swivel.storage import FolderWriter, create_folder, scratch_folder
+from swivel.storage import FolderWriter, create_folder
 from swivel.storage.manifest import to_json
 
 STORED_BYTES = 8  # per cell, on disk
@@ -164,19 +164,13 @@ class MatrixBuilder:
             self._folder: FolderWriter | None = None
             if self.path is not None:
                 self._folder = stack.enter_context(create_folder(self.path, STAGE, overwrite=self.overwrite))
-            self.runs = self._create_runs(stack)
+            self.runs = stack.enter_context(gather_runs(self.path, self.layout))
             self._stack = stack.pop_all()
 
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._stack.__exit__(*error)
-
-    def _create_runs(self, stack: contextlib.ExitStack) -> RunFiles:
-        folder = None if self.path is None else stack.enter_context(scratch_folder(self.path))
-        runs = RunFiles(folder, self.layout)
-        stack.callback(runs.close)
-        return runs
 
     def add(self, rows: ArrayLike, columns: ArrayLike, units: ArrayLike) -> None:
         """Add counts to cells, in any order; repeated cells are summed. A symmetric matrix needs x_ij and x_ji."""
@@ -309,7 +303,7 @@ class MatrixBuilder:
 
         final = self.runs
         if self.runs.runs > 1:
-            final = self._create_runs(self._stack)
+            final = self._stack.enter_context(gather_runs(self.path, self.layout))
             merge_runs(self.runs.open(), final, memory_bytes=self.memory_bytes, threads=self.threads)
             final.close()
 

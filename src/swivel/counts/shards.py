@@ -119,6 +119,15 @@ class RunFiles:
         return CellArrays(offsets.reshape(self.runs, -1), *others)
 
 
+@contextlib.contextmanager
+def gather_runs(parent: Path | None, layout: Layout, shards: range | None = None) -> Iterator[RunFiles]:
+    """Yield files for runs in a scratch folder in `parent`, deleted when the block ends; without it, runs in memory."""
+    with contextlib.nullcontext() if parent is None else scratch_folder(parent) as folder:
+        runs = RunFiles(folder, layout, shards)
+        with contextlib.closing(runs):
+            yield runs
+
+
 def split_evenly(weights: NDArray[Any], parts: int) -> list[tuple[int, int]]:
     """Return at most `parts` ranges of indices that cover all weights, with about the same sum of weights.
 

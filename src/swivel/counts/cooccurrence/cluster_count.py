@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from swivel.corpus.vocabulary import Vocabulary, check_units, choose_vocabulary,
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.counts.block_layout import Layout
 from swivel.counts.cooccurrence.corpus_count import count_part, make_spec
-from swivel.counts.shards import CellArrays, RunFiles, merge_runs, open_cells, split_evenly
+from swivel.counts.shards import CellArrays, RunFiles, gather_runs, merge_runs, open_cells, split_evenly
 from swivel.errors import ClusterError, ConfigError, CorpusError, MemoryBudgetError
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import track
@@ -298,7 +298,7 @@ def count_ranges(
     """Count some ranges; yield None when that is done, then the cells of each group of shards."""
     reading.check()
 
-    with _scratch() as scratch, _gather(scratch, layout) as runs, _gather(scratch, layout) as merged:
+    with _scratch() as scratch, gather_runs(scratch, layout) as runs, gather_runs(scratch, layout) as merged:
         encoded = encode_ranges(ranges, reading, scratch)
         ids = encoded.write_ids(vocabulary, keep_gaps=config.oov == "gap", path=scratch / "ids.npy", threads=1)
         count_part(ids, layout, config, runs, memory_bytes=memory_bytes)
@@ -340,11 +340,11 @@ def merge_group(
     # of them in memory.
     ray = load_ray()
 
-    with place_folder(folder) as placed, _scratch() as scratch, _gather(scratch, layout, shards) as merged:
+    with place_folder(folder) as placed, _scratch() as scratch, gather_runs(scratch, layout, shards) as merged:
         target = RunFiles(placed, layout, shards)
 
         for first in range(0, len(pieces), MAX_RUNS):
-            with _gather(scratch, layout, shards) as runs:
+            with gather_runs(scratch, layout, shards) as runs:
                 for reference in pieces[first : first + MAX_RUNS]:
                     with runs.run():
                         runs.append(fetch(ray, reference, seconds=wait_seconds))
@@ -358,17 +358,6 @@ def merge_group(
             merged.close()
             merge_runs(merged.open(), target, memory_bytes=memory_bytes, threads=1)
         target.close()
-
-
-@contextmanager
-def _gather(parent: Path, layout: Layout, shards: range | None = None) -> Iterator[RunFiles]:
-    """Yield temporary files for runs, deleted when the block ends."""
-    with scratch_folder(parent) as folder:
-        runs = RunFiles(folder, layout, shards)
-        try:
-            yield runs
-        finally:
-            runs.close()
 
 
 def _scratch() -> AbstractContextManager[Path]:

@@ -43,8 +43,8 @@ def _load_pyarrow(what: str, name: str) -> Iterator[Any]:
     try:
         yield pa
     except (pa.ArrowException, OSError, MemoryError, OverflowError, UnicodeDecodeError) as error:
-        text = first_line(error) or type(error).__name__
-        raise CountsError(f"{name}: pyarrow cannot read the file; it may be damaged ({text})") from error
+        reason = f"pyarrow cannot read the file; it may be damaged ({first_line(error)})"
+        raise CountsError(f"{name}: {reason}") from error
 
 
 def read_parquet(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
