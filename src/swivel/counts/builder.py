@@ -19,8 +19,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts.block_layout import Ints, Layout, choose_layout
-from swivel.counts.matrix import STAGE, Matrix, adopt_cells, finish_folder, open_matrix
-from swivel.counts.shards import CellArrays, gather_runs, make_piece, merge_runs, shard_ranges, sum_cells
+from swivel.counts.matrix import STAGE, Matrix, finish_folder, open_matrix
+from swivel.counts.shards import (
+    FILES,
+    CellArrays,
+    gather_runs,
+    make_piece,
+    merge_runs,
+    open_cells,
+    shard_ranges,
+    sum_cells,
+)
 from swivel.errors import CountsError, MemoryBudgetError
 from swivel.runtime.parallel import map_in_order
 from swivel.storage import FolderWriter, create_folder
@@ -307,14 +316,16 @@ class MatrixBuilder:
             merge_runs(self.runs.open(), final, memory_bytes=self.memory_bytes, threads=self.threads)
             final.close()
 
-        if self._folder is None or final.folder is None:
+        writer, scratch = self._folder, final.folder
+        if writer is None or scratch is None:
             return self._make_matrix(final.open(), config)
 
-        self._folder.write_lines("rows.txt", self.spec.rows.to_lines())  # also removes a previous result
-        arrays = adopt_cells(self._folder, final.folder, self.threads)
-        finish_folder(self._folder, self._make_matrix(arrays, config), inputs=inputs, facts=facts)
+        writer.write_lines("rows.txt", self.spec.rows.to_lines())  # also removes a previous result
+        # Threads move the files of the cells, which are on the same disk: checksums take about one second per GB.
+        list(map_in_order(lambda name: writer.adopt(name, scratch / name), FILES, threads=self.threads))
+        finish_folder(writer, self._make_matrix(open_cells(writer.path), config), inputs=inputs, facts=facts)
 
-        matrix = open_matrix(self._folder.path)
+        matrix = open_matrix(writer.path)
         matrix.rows = self.spec.rows  # They were just written, and need not be read again.
         matrix.columns = self.spec.rows if self.spec.columns is None else self.spec.columns
         return matrix

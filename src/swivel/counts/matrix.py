@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +26,7 @@ from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts.block_layout import Ints, Layout, UnitCells, block_length
-from swivel.counts.shards import FILES, CellArrays, open_cells, reblock
+from swivel.counts.shards import FILES, CellArrays, name_arrays, reblock
 from swivel.errors import ConfigError, DamagedFolder, StorageError, VocabularyError
 from swivel.runtime.estimates import check_memory
 from swivel.runtime.notebook import draw_html
@@ -483,19 +482,6 @@ def save_matrix(matrix: Matrix, path: Path, *, overwrite: bool = False) -> None:
         for name, array in name_arrays(matrix.arrays).items():
             writer.write_array(name, array)
         finish_folder(writer, matrix)
-
-
-def name_arrays(arrays: CellArrays) -> dict[str, NDArray[Any]]:
-    """Return the arrays of the cells by the names of their files."""
-    values: tuple[NDArray[Any], ...] = arrays
-    return {name: array.ravel() for name, array in zip(FILES, values, strict=True)}
-
-
-def adopt_cells(writer: FolderWriter, scratch: Path, threads: int) -> CellArrays:
-    """Move complete files of cells from a scratch folder on the same disk into a folder, and return them mapped."""
-    with ThreadPoolExecutor(threads) as pool:  # checksums take about one second per GB
-        list(pool.map(lambda name: writer.adopt(name, scratch / name), FILES))
-    return open_cells(writer.path)
 
 
 def finish_folder(

@@ -62,6 +62,12 @@ def start_shards(lengths: Ints) -> Ints:
     return np.concatenate([[0], np.cumsum(lengths)])[None]
 
 
+def name_arrays(arrays: CellArrays) -> dict[str, NDArray[Any]]:
+    """Return the arrays of the cells by the names of their files."""
+    values: tuple[NDArray[Any], ...] = arrays
+    return {name: array.ravel() for name, array in zip(FILES, values, strict=True)}
+
+
 def open_cells(folder: Path) -> CellArrays:
     """Return the cells of a single run in the files of a folder, memory-mapped."""
     offsets, *others = (open_array(folder / name) for name in FILES)
