@@ -25,10 +25,8 @@ from swivel.config import CountConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts.block_layout import Layout
 from swivel.counts.cooccurrence import count_tokens
-from swivel.counts.cooccurrence.corpus_count import make_spec
-from swivel.counts.cooccurrence.count_plan import survey_corpus
+from swivel.counts.cooccurrence.corpus_count import make_spec, survey_corpus, window_weights
 from swivel.counts.cooccurrence.gpu.counter import DeviceCounter
-from swivel.counts.cooccurrence.windows import window_weights
 from swivel.counts.shards import SATURATED, CellArrays
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT
@@ -157,7 +155,7 @@ def count_in_memory(
     if len(chunks) != 1:
         raise SystemExit(f"{ids.size:,} ids do not fit on {device}: the blocks of {len(chunks)} chunks need merging")
     pieces = [copy_piece(piece) for piece, _ in counter.count_chunk(*chunks[0])]
-    seconds = {"total": time.perf_counter() - started, "survey": surveyed - started, **counter.seconds}
+    seconds = {"total": time.perf_counter() - started, "survey": surveyed - started}
     return Blocks(layout, pieces), seconds, counter
 
 
@@ -208,7 +206,6 @@ def measure(tokens: int, device: str, memory: int | None = None) -> dict[str, An
         "slice_is_that_of_the_cores": same,
         "sum_of_counts_is_right": units == expected_units(ids.size // (DOCUMENT + 1)),
         "keys_at_a_time": counter.share.keys,
-        "groups": counter.groups,
         "device_memory_peak_bytes": torch.cuda.max_memory_allocated(device) if is_cuda else None,
     }
 

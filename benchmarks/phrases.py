@@ -18,7 +18,7 @@ from swivel.corpus.encoded_corpus import encode_corpus
 from swivel.corpus.joined_corpus import JoinedCorpus
 from swivel.corpus.vocabulary import BREAK
 
-MEASURES = ("swivel.corpus.joined_corpus", "swivel.corpus.phrase_kernels", "swivel.corpus.encoded_corpus")
+MEASURES = ("swivel.corpus.joined_corpus", "swivel.corpus.joined_corpus", "swivel.corpus.encoded_corpus")
 
 
 def main() -> None:

@@ -25,8 +25,8 @@ from experiments.word2vec import Word2vecConfig, describe_settings, train_word2v
 from swivel.cli.flags import Command, config_options, resource_options
 from swivel.cli.terminal import draw_table, show
 from swivel.config import CorpusConfig, VocabularyConfig, stage_config
-from swivel.corpus import list_paths
-from swivel.corpus.text_lines import read_lines
+from swivel.corpus.sources import list_paths
+from swivel.corpus.streams import read_lines
 from swivel.corpus.text_numbers import TextNumbering
 from swivel.errors import ConfigError
 from swivel.evaluation import (

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.config import CorpusConfig
-from swivel.corpus import BREAK, Texts
 from swivel.corpus.encoded_corpus import encode_corpus
-from swivel.corpus.vocabulary import Vocabulary
+from swivel.corpus.sources import Texts
+from swivel.corpus.vocabulary import BREAK, Vocabulary
 from swivel.errors import VocabularyError
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Task, track

@@ -15,12 +15,10 @@ import scipy.sparse
 
 from fuzz.guard import SPLIT, Target, option, parts, put
 from fuzz.of_text import JSON_WORDS, NUMBERS
-from swivel.counts.importers.context import ImportContext
-from swivel.counts.importers.detect import find_source
-from swivel.counts.importers.glove import read_label_file
+from swivel.counts.importers.context import ImportContext, refuse_bad_counts
 from swivel.counts.importers.import_config import FORMATS, IN_MEMORY, ImportConfig
-from swivel.counts.importers.importer import import_counts
-from swivel.counts.importers.spill import refuse_bad_counts
+from swivel.counts.importers.importer import find_source, import_counts
+from swivel.counts.importers.matrix_readers import read_label_file
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT
 
@@ -37,7 +35,6 @@ TEXT_CONFIGS: tuple[dict[str, Any], ...] = (
 )
 BASKET_CONFIGS: tuple[dict[str, Any], ...] = (
     {},
-    {"window": 2},
     {"separator": "comma"},
     {"largest_basket": 3},
     {"header": True, "comment": "#"},

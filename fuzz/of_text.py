@@ -20,12 +20,12 @@ import numpy as np
 from fuzz.guard import SPLIT, Target, option, parts, put
 from fuzz.tokenizer_reference import split_units
 from swivel.config import CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
-from swivel.corpus import BREAK, encoded_corpus, type_tables
+from swivel.corpus import encoded_corpus
 from swivel.corpus.character_classes import TokenizerRules, build_rules
 from swivel.corpus.encoded_corpus import EncodedCorpus, EncodeWorker
 from swivel.corpus.streams import Stream, cut_stream, open_streams
 from swivel.corpus.tokenizer_kernels import START, STEP_TYPES
-from swivel.corpus.vocabulary import Vocabulary
+from swivel.corpus.vocabulary import BREAK, Vocabulary
 from swivel.counts.importers.import_config import ImportConfig
 from swivel.evaluation.datasets import SimilaritySet, TestSet, find_sets, read_set
 from swivel.runtime.resources import parse_bytes
@@ -69,9 +69,9 @@ def rules_of(config: CorpusConfig) -> TokenizerRules:
 def encode_alone(text: bytes, rules: TokenizerRules, folder: Path, piece_bytes: int) -> list[list[str]]:
     """Return the units of a text as `encode_corpus` finds them, piece by piece, without its threads."""
     encoded_corpus._FREE_TYPES = STEP_TYPES  # The tables of small texts get full, too.
-    type_tables._INITIAL_TYPES = 2 * STEP_TYPES
+    encoded_corpus._INITIAL_TYPES = 2 * STEP_TYPES
     worker, segments = EncodeWorker(0, folder, max_table_bytes=1 << 30), []
-    start = carry = type_tables.start_text(), np.empty(0, np.uint8)
+    start = carry = encoded_corpus.start_text(), np.empty(0, np.uint8)
     stream = Stream(f"{folder}/text", lambda stream: iter([text] if text else []))
     with contextlib.closing(worker.ids):
         for piece in cut_stream(stream, piece_bytes):

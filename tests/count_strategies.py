@@ -8,8 +8,7 @@ from fractions import Fraction
 from hypothesis import strategies as st
 
 from swivel.config import CountConfig
-from swivel.corpus import BREAK, GAP
-from swivel.corpus.vocabulary import Vocabulary
+from swivel.corpus.vocabulary import BREAK, GAP, Vocabulary
 from swivel.counts import Matrix
 
 

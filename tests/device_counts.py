@@ -17,11 +17,9 @@ from swivel.counts import Matrix
 from swivel.counts.block_layout import Layout
 from swivel.counts.cooccurrence import corpus_count as counting
 from swivel.counts.cooccurrence import count_tokens
-from swivel.counts.cooccurrence.count_plan import survey_corpus
+from swivel.counts.cooccurrence.corpus_count import part_names, survey_corpus
 from swivel.counts.cooccurrence.gpu import counter as device
-from swivel.counts.cooccurrence.gpu import pairs as device_pairs
 from swivel.counts.cooccurrence.gpu.counter import DeviceCounter
-from swivel.counts.cooccurrence.windows import part_names
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT
 
@@ -49,7 +47,7 @@ def make_counter(
     layout: Layout | None = None,
     device_name: str = "cpu",
     device_memory: int | None = 1 << 28,
-    writer: str = "auto",
+    writer: str | None = None,
     **options: Any,
 ) -> DeviceCounter:
     """Return a counter on a device, by default the torch CPU device, with further run options."""
@@ -103,13 +101,13 @@ def compare_writers(name: str, seed: int, device_name: str) -> int:
 
     for each in ("torch", name):
         keys = torch.full((40_000,), -1, dtype=torch.int64, device=device_name)
-        total = device_pairs.make_writer(each, slots, counter.rules, tile=100)(keys, range(first, last), places)
+        total = device.make_writer(each, slots, counter.rules, tile=100)(keys, range(first, last), places)
         assert not torch.any(keys[total:] != -1)
         written.append(keys[:total].sort().values.tolist())
 
         # A buffer that is too short: the number is right, and nothing is written beyond its end.
         few = torch.full((total // 2 + 9,), -1, dtype=torch.int64, device=device_name)
-        write = device_pairs.make_writer(each, slots, counter.rules, tile=100)
+        write = device.make_writer(each, slots, counter.rules, tile=100)
         assert write(few[: total // 2], range(first, last), places) == total
         assert torch.all(few[total // 2 :] == -1)
 

@@ -16,13 +16,11 @@ import pytest
 
 import swivel
 from swivel.config import CountConfig, TrainConfig
-from swivel.corpus import BREAK
-from swivel.corpus.vocabulary import Vocabulary
+from swivel.corpus.vocabulary import BREAK, Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.counts.block_layout import Layout, choose_layout
-from swivel.counts.cooccurrence.corpus_count import make_spec
-from swivel.counts.cooccurrence.count_plan import CountPlan, Survey, forecast_count
-from swivel.counts.cooccurrence.count_plan import make_plan as make_count_plan
+from swivel.counts.cooccurrence.corpus_count import CountPlan, Survey, forecast_count, make_spec
+from swivel.counts.cooccurrence.corpus_count import make_plan as make_count_plan
 from swivel.counts.cooccurrence.rows import ChunkCounter
 from swivel.counts.matrix import MatrixCells
 from swivel.counts.shards import CellArrays

@@ -237,8 +237,8 @@ CONSTANTS: dict[str, dict[str, Any]] = {
     # Counts.
     "swivel.corpus.character_classes": {"MAX_TOKEN_BYTES": 65_536},
     "swivel.corpus.joined_corpus": {"THRESHOLDS": {"word2vec": 10.0, "npmi": 0.5}},
-    "swivel.counts.cooccurrence.windows": {"_MAX_UNIT": 16_777_216, "_BINARY_UNIT": 1_048_576},
-    "swivel.counts.importers.spill": {
+    "swivel.counts.cooccurrence.corpus_count": {"_MAX_UNIT": 16_777_216, "_BINARY_UNIT": 1_048_576},
+    "swivel.counts.importers.context": {
         "_CANDIDATES": (1, 4, 10, 100, 1_000, 2_520, 10_000, 720_720, 1_000_000),
         "_TOLERANCE": 1e-9,
         "_GOOD_BITS": 24,

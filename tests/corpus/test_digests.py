@@ -13,12 +13,11 @@ import pytest
 
 from stored import folder_of
 from swivel.config import CorpusConfig
-from swivel.corpus import digests as digesting
-from swivel.corpus import fingerprint_sources
-from swivel.corpus.digests import SOURCES, digest_files
+from swivel.corpus import sources as digesting
+from swivel.corpus.sources import SOURCES, digest_sources, fingerprint_sources
 from swivel.errors import CorpusError, FolderExists
 from swivel.pipeline.count import count
-from swivel.runtime.progress import SILENT
+from swivel.storage import manifest
 from swivel.storage.manifest import read_manifest, seal
 
 TEXT = "the cat sat on the mat\n" * 9
@@ -28,13 +27,12 @@ TEXT = "the cat sat on the mat\n" * 9
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files whose content is read for a digest."""
     names: list[str] = []
-    original = digesting._digest_chunk
 
-    def digest_chunk(chunk: tuple[str, int]) -> bytes:
-        names.append(Path(chunk[0]).name)
-        return original(chunk)
+    def digest_file(path: Path) -> str:
+        names.append(path.name)
+        return manifest.digest_file(path)
 
-    monkeypatch.setattr(digesting, "_digest_chunk", digest_chunk)
+    monkeypatch.setattr(digesting, "digest_file", digest_file)
     monkeypatch.setattr(digesting, "_known", {})
     return names
 
@@ -120,20 +118,20 @@ def test_damaged_record_is_ignored(text: Path, tmp_path: Path, damage: Any) -> N
 def test_digest_of_a_large_file_does_not_depend_on_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: list[str]
 ) -> None:
-    monkeypatch.setattr(digesting, "_CHUNK_BYTES", 1000)
+    monkeypatch.setattr("swivel.storage.manifest.PIECE_BYTES", 1000)
     file = tmp_path / "large"
     file.write_bytes(bytes(range(250)) * 41)
-    one, three = (digest_files([file], known=None, threads=threads, progress=SILENT)[str(file)] for threads in (1, 3))
+    one, three = (digest_sources(file, threads=threads)[str(file)] for threads in (1, 3))
     assert one == three
-    assert len(read) == 22
+    assert read == ["large"] * 2
 
     file.write_bytes(file.read_bytes()[:-1] + b"x")
-    assert digest_files([file], known=None, threads=3, progress=SILENT)[str(file)].digest != one.digest
+    assert digest_sources(file, threads=3)[str(file)].digest != one.digest
 
 
 def test_file_that_is_gone_is_one_clear_line(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match=r"gone: no such file or folder"):
-        digest_files([tmp_path / "gone"], known=None, threads=1, progress=SILENT)
+    with pytest.raises(CorpusError, match=r"gone': no such file or folder"):
+        digest_sources(tmp_path / "gone")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "broken").symlink_to(tmp_path / "gone")
     with pytest.raises(CorpusError, match=r"broken: no such file or folder"):

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from fuzz.tokenizer_reference import split_units
 from swivel.config import CorpusConfig, VocabularyConfig
-from swivel.corpus import BREAK, GAP, Texts
 from swivel.corpus.character_classes import ABBREVIATIONS, build_rules, kind_of
 from swivel.corpus.encoded_corpus import EncodedCorpus, encode_corpus
-from swivel.corpus.vocabulary import Vocabulary, choose_tokens
+from swivel.corpus.sources import Texts
+from swivel.corpus.vocabulary import BREAK, GAP, Vocabulary, choose_tokens
 from swivel.runtime.progress import Progress, Task
 
 NASTY = [

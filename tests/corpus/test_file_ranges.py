@@ -12,10 +12,18 @@ from hypothesis import strategies as st
 
 from fuzz.tokenizer_reference import split_units
 from swivel.config import CorpusConfig
-from swivel.corpus import file_ranges as ranges_module
-from swivel.corpus import fingerprint_sources, list_files, list_paths
-from swivel.corpus.file_ranges import FileRange, cut_files, encode_ranges, group_ranges, open_range
-from swivel.corpus.sources import RemoteFile, is_url
+from swivel.corpus import streams as ranges_module
+from swivel.corpus.sources import (
+    RemoteFile,
+    _digest_info,
+    fingerprint_sources,
+    list_files,
+    list_paths,
+    open_file,
+    size_of,
+)
+from swivel.corpus.streams import FileRange, cut_files, group_ranges, open_range
+from swivel.counts.cooccurrence.cluster_count import TextReading, encode_ranges
 from swivel.errors import CorpusError
 
 
@@ -74,13 +82,14 @@ def test_invalid_utf8_is_reported_with_its_line_in_the_file(tmp_path: Path) -> N
     file = tmp_path / "a.txt"
     file.write_bytes(b"fine\n" * 50 + b"b\xff\n" + b"fine\n" * 50)
     part = cut_files([file], CorpusConfig(), 100)[2]
+    reading = TextReading(config=CorpusConfig(), shared=tmp_path)
 
-    with pytest.raises(CorpusError, match=r"a.txt, line 51: not valid UTF-8 \(byte 0xff at column 2\)"):
-        encode_ranges((part,), CorpusConfig(), scratch=tmp_path)
+    with pytest.raises(CorpusError, match=r"a.txt, line 51: not valid UTF-8 \(byte 0xff\)"):
+        encode_ranges((part,), reading, tmp_path)
 
     (tmp_path / "b.txt").write_bytes(b"\xff\n")
     with pytest.raises(CorpusError, match=r"b.txt, line 1: not valid UTF-8"):
-        encode_ranges((FileRange(tmp_path / "b.txt", 0, None, 2),), CorpusConfig(), scratch=tmp_path)
+        encode_ranges((FileRange(tmp_path / "b.txt", 0, None, 2),), reading, tmp_path)
 
 
 @pytest.fixture
@@ -107,7 +116,6 @@ def test_a_url_of_a_local_file_is_a_path(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a")
     assert list_files(f"file://{tmp_path}/*.txt") == [tmp_path / "a.txt"]
     assert list_files(f"local://{tmp_path}") == [tmp_path / "a.txt"]
-    assert not is_url(str(tmp_path))
 
 
 def test_a_file_behind_a_url_is_cut_and_read(archive: str) -> None:
@@ -144,9 +152,9 @@ def test_a_remote_file_that_does_not_exist_is_an_error(archive: str) -> None:
     [file] = list_files(f"zip://in/a.txt::{archive}")
     assert isinstance(file, RemoteFile)
     missing = RemoteFile(file.system, "in/gone.txt")
-    for method in (missing.size, missing.version, missing.open):
+    for function in (size_of, _digest_info, open_file):
         with pytest.raises(CorpusError, match=r"zip://in/gone.txt: (no such file|\"There is no item)"):
-            method()
+            function(missing)
 
 
 def test_list_paths_refuses_urls(archive: str, tmp_path: Path) -> None:

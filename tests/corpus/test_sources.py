@@ -19,9 +19,9 @@ import pytest
 import zstandard
 
 from swivel.config import CorpusConfig
-from swivel.corpus import fingerprint_sources, list_files
 from swivel.corpus.encoded_corpus import EncodedCorpus, encode_corpus
-from swivel.corpus.streams import open_streams
+from swivel.corpus.sources import fingerprint_sources, list_files
+from swivel.corpus.streams import BLOCK_BYTES, open_streams
 from swivel.errors import ConfigError, CorpusError, FolderExists, MissingExtra
 from swivel.pipeline.count import count as matrix_of
 
@@ -172,6 +172,12 @@ def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
     assert count(tmp_path / "bom", tmp_path, config).counts() == {"a": 1, "b": 1}
 
 
+def test_a_line_end_across_two_blocks_is_one(tmp_path: Path) -> None:
+    line = "a" * (BLOCK_BYTES // 2 - 1)
+    (tmp_path / "text").write_bytes(f"{line}\r\n".encode("utf-16-le") + b"b\0\0\xd8b\0")
+    assert "line 2: not valid utf-16-le" in fail(tmp_path / "text", tmp_path, CorpusConfig(encoding="utf-16-le"))
+
+
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-32-be", "cp1252", "UTF8", "utf-8-sig"])
 def test_other_encodings_have_the_same_counts(tmp_path: Path, encoding: str) -> None:
     (tmp_path / "text").write_bytes(TEXT.encode(encoding))
@@ -183,7 +189,7 @@ def test_invalid_bytes_in_other_encodings_are_an_error_or_separate_tokens(tmp_pa
     (tmp_path / "text").write_bytes(b"ab\r\nc\xe9d")
     message = fail(tmp_path / "text", tmp_path, CorpusConfig(encoding="ascii"))
 
-    assert "text, line 2: not valid ascii (byte 0xe9 at column 2); pass encoding" in message
+    assert "text, line 2: not valid ascii (byte 0xe9); pass encoding" in message
 
     config = CorpusConfig(encoding="ascii", errors="replace")
     assert count(tmp_path / "text", tmp_path, config).counts() == {"ab": 1, "c": 1, "d": 1}
@@ -217,9 +223,9 @@ def test_utf_16_is_recognized_by_its_byte_order_mark(tmp_path: Path, encoding: s
 @pytest.mark.parametrize(
     ("data", "place"),
     [
-        (b"fine\nfine\r\nfine\rab\xff\n" + b"x" * 99 + b"\xff", "line 4: not valid UTF-8 (byte 0xff at column 3)"),
-        (b"y" * 300 + b"\xe2\x82", "line 1: not valid UTF-8 (byte 0xe2 at column 301)"),
-        (b"\xed\xa0\x80", "line 1: not valid UTF-8 (byte 0xed at column 1)"),
+        (b"fine\nfine\r\nfine\rab\xff\n" + b"x" * 99 + b"\xff", "line 4: not valid UTF-8 (byte 0xff)"),
+        (b"y" * 300 + b"\xe2\x82", "line 1: not valid UTF-8 (byte 0xe2)"),
+        (b"\xed\xa0\x80", "line 1: not valid UTF-8 (byte 0xed)"),
     ],
 )
 def test_invalid_utf8_is_an_error_with_line_and_column(

@@ -194,14 +194,10 @@ def test_columns_of_different_kinds_are_refused(tmp_path: Path) -> None:
         add(table, count(["a b c"], min_count=1, columns="directional"))
 
 
-def test_imported_counts_of_other_windows_are_refused(tmp_path: Path) -> None:
+def test_imported_baskets_are_added(tmp_path: Path) -> None:
     (tmp_path / "visits.baskets").write_text("tea milk sugar\nmilk tea\n")
-    first, second = (
-        swivel.import_counts(tmp_path / "visits.baskets", format="baskets", window=window) for window in (1, 2)
-    )
-    with pytest.raises(CountsError, match="window is 1 in the first and 2 in the second"):
-        add(first, second)
-    assert add(first, first).total == 2 * first.total
+    matrix = swivel.import_counts(tmp_path / "visits.baskets")
+    assert add(matrix, matrix).total == 2 * matrix.total
 
 
 def test_one_matrix_alone_is_refused() -> None:

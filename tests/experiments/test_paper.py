@@ -299,7 +299,7 @@ def test_a_long_slice_has_the_number_of_tokens(tmp_path: Path) -> None:
 
 def test_a_slice_is_utf_8_for_any_encoding_of_the_text(tmp_path: Path) -> None:
     assert slice_text(tmp_path, {"a.txt": "é ü\n".encode("latin-1")}, 5, encoding="latin-1") == "é ü\n"
-    with pytest.raises(CorpusError, match=r"b\.txt, line 1: not valid UTF-8 \(byte 0xff at column 3\)"):
+    with pytest.raises(CorpusError, match=r"b\.txt, line 1: not valid UTF-8 \(byte 0xff\)"):
         slice_text(tmp_path, {"b.txt": b"a \xff\n"}, 5)
 
 

@@ -17,7 +17,7 @@ from experiments.word2vec import (
     vectors_of_words,
 )
 from swivel.config import CorpusConfig
-from swivel.corpus import Texts
+from swivel.corpus.sources import Texts
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import VocabularyError
 from swivel.pipeline.count import count

@@ -40,7 +40,7 @@ def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
         names.append(function.__name__)
         return call_in_process(function, *arguments, **keywords)
 
-    monkeypatch.setattr("swivel.corpus.call_in_process", record)
+    monkeypatch.setattr("swivel.corpus.sources.call_in_process", record)
     monkeypatch.setattr("swivel.runtime.resources._CUDA_DEVICES", (str(tmp_path),))
     return names
 

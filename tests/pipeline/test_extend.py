@@ -15,7 +15,7 @@ import swivel
 from message_recorder import MessageRecorder
 from swivel.cli import cli
 from swivel.config import TrainConfig, VectorsConfig
-from swivel.corpus.type_tables import TypeCounts
+from swivel.corpus.encoded_corpus import TypeCounts
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import MatrixBuilder, MatrixSpec
 from swivel.counts import block_layout as layout

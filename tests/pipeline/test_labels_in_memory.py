@@ -37,7 +37,7 @@ def test_labels_are_read_before_the_memory_of_training_is_estimated(
     is_read: list[bool] = []
 
     def note(matrix: swivel.Matrix, *arguments: Any) -> Any:
-        is_read.append("rows" in vars(matrix._contents))
+        is_read.append("rows" in vars(matrix))
         return estimate(matrix, *arguments)
 
     monkeypatch.setattr(loop, "estimate_needs", note)
@@ -51,4 +51,4 @@ def test_labels_that_do_not_fit_are_refused_before_they_are_read(stored: Path, m
     monkeypatch.setattr("swivel.pipeline.train.check_libraries", lambda *_, **__: None)
     with pytest.raises(MemoryBudgetError, match=r"^reading the labels needs about 1\.9 MiB of memory, but 1\.1 MiB"):
         swivel.train(matrix, **SETTINGS)
-    assert "rows" not in vars(matrix._contents)
+    assert "rows" not in vars(matrix)

@@ -16,7 +16,7 @@ import pytest
 
 from message_recorder import MessageRecorder
 from swivel.config import RECIPES
-from swivel.corpus import Texts
+from swivel.corpus.sources import Texts
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.errors import ConfigError, CorpusError, CountsError, FolderExists, StorageError, VocabularyError

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from swivel import corpus
 from swivel.config import CorpusConfig
-from swivel.corpus import read_in_process
+from swivel.corpus import sources
 from swivel.corpus.encoded_corpus import encode_corpus
+from swivel.corpus.sources import read_in_process
 from swivel.errors import CorpusError, SwivelError, SwivelWarning
 from swivel.runtime.child_process import PROGRESS, ChildProcess, SentProgress, call_in_process, can_start_processes
 from swivel.runtime.progress import SILENT, Progress, Task
@@ -239,13 +239,13 @@ def test_the_process_ends_if_its_parent_is_killed(tmp_path: Path) -> None:
 
 
 def test_standard_input_by_its_path_is_read_here(tmp_path: Path) -> None:
-    assert not corpus._is_on_disk(Path("/dev/stdin"))
-    assert not corpus._is_on_disk(tmp_path / "nothing")
+    assert not sources._is_on_disk(Path("/dev/stdin"))
+    assert not sources._is_on_disk(tmp_path / "nothing")
     (tmp_path / "text").write_text("to be")
-    assert corpus._is_on_disk(tmp_path / "text")
+    assert sources._is_on_disk(tmp_path / "text")
 
 
 def test_texts_in_memory_are_read_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swivel.corpus.call_in_process", None)
+    monkeypatch.setattr("swivel.corpus.sources.call_in_process", None)
     encoded = read_in_process(encode_corpus, ["to be", "or not"], CorpusConfig(), scratch=tmp_path, **READING)
     assert encoded.token_count == 4

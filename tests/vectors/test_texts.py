@@ -267,7 +267,7 @@ def test_the_command_reads_the_encoding_of_the_training_and_refuses_invalid_byte
     assert np.array_equal(encode("utf-8", "--encoding", "latin-1"), vectors.encode(lines))
     split = [line.replace("ï", " ") for line in lines]
     assert np.array_equal(encode("utf-8", "--errors", "replace"), vectors.encode(split))
-    with pytest.raises(CorpusError, match=r"t\.txt, line 1: not valid UTF-8 \(byte 0xef at column 3\); pass encoding"):
+    with pytest.raises(CorpusError, match=r"t\.txt, line 1: not valid UTF-8 \(byte 0xef\); pass encoding"):
         encode("utf-8")
 
 

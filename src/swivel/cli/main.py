@@ -124,7 +124,7 @@ def text_arguments(texts: tuple[str, ...], output: str | None) -> Any:
     # A single path may be a glob or -; of several, each is listed here, without what the command itself writes.
     if len(texts) == 1:
         return texts[0]
-    from swivel.corpus import list_files
+    from swivel.corpus.sources import list_files
 
     return list_files(texts, outside=output)
 

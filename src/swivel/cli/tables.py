@@ -47,7 +47,7 @@ def phrases(
     `swivel run TEXT --phrases word2vec` joins them to one token.
     """
     check_libraries("finding phrases")
-    from swivel.corpus import find_texts, local_files
+    from swivel.corpus.sources import find_texts, local_files
     from swivel.pipeline.count import find_phrases
     from swivel.vectors.search import check_count
 

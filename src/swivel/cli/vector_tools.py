@@ -101,7 +101,7 @@ def encode(
     swivel encode work/vectors reviews.txt -o reviews.npy
     """
     check_libraries("encoding")
-    from swivel.corpus.text_lines import read_lines
+    from swivel.corpus.streams import read_lines
 
     path = Path(output)
     # Before the text is read, which may take long.

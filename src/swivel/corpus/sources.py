@@ -1,30 +1,37 @@
 """Files of a corpus: paths, folders, globs and URLs (s3://, gs://, hdfs://, zip://...::file://...).
 
-Remote files are read with fsspec.
+Remote files are read with fsspec. The digests of the content of local files are computed on all cores and kept in
+manifests, each with the full path, size, times and inode of its file. If all of these are unchanged, the file is not
+read again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import itertools
 import os
 import re
 import stat
+import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, TypeAlias
+from typing import IO, Any, TypeAlias, TypeVar
 
 from swivel.config import CorpusConfig
-from swivel.corpus.digests import FileDigest, digest_files, full_path
-from swivel.errors import IS_TEXT_HINT, CorpusError, clear_errors
-from swivel.runtime.progress import SILENT, Progress
+from swivel.errors import IS_TEXT_HINT, CorpusError, StorageError, clear_errors, first_line
+from swivel.runtime.child_process import call_in_process, can_start_processes
+from swivel.runtime.parallel import map_in_order
+from swivel.runtime.progress import SILENT, Progress, track
 from swivel.runtime.resources import count_cores
-from swivel.storage.manifest import fingerprint
+from swivel.storage.manifest import digest_file, fingerprint, read_manifest
 from swivel.storage.output_folder import identify, is_own_file, is_own_folder
+
+Result = TypeVar("Result")
 
 STDIN = Path("-")
 # In place of the fingerprint of a source that can be read only once.
@@ -37,9 +44,15 @@ _PATH = re.compile(
 )
 _RESERVED_NAMES = ("-", TEXT_IN_MEMORY, "vocabulary")  # names of other inputs in a manifest
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(://|::)")  # two letters or more, because C:\ is a disk
-_LOCAL_URL = re.compile(r"(file|local)://")
+_LOCAL_URL = re.compile(r"(file|local)://(?!.*::)")
 _INFO_TYPES = (str, bytes, int, float, tuple, datetime)  # types of file information that have a stable string
 _LOCATION_KEYS = ("name", "filename", "orig_filename", "Key")
+
+SOURCES = "sources"  # key of the digests in the facts of a manifest
+_COARSE_NS = 2 * 10**9  # With the coarsest times (FAT), a file may change for so long without another time.
+
+# By full path: what this process has computed or found in a manifest, of files that had not just changed.
+_known: dict[str, FileDigest] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,28 +75,6 @@ class RemoteFile:
         """File extension with its dot, or an empty string."""
         return PurePosixPath(self.path).suffix
 
-    def size(self) -> int | None:
-        """Return the size in bytes; None if the file system does not report it."""
-        with clear_remote_errors(str(self)):
-            size = self.system.size(self.path)
-        return None if size is None else int(size)
-
-    def version(self) -> str:
-        """Return a digest that changes with the file: of everything the file system reports except the location."""
-        with clear_remote_errors(str(self)):
-            info = self.system.info(self.path)
-
-        stable = []
-        for key, value in info.items():
-            if isinstance(value, _INFO_TYPES) and key not in _LOCATION_KEYS:
-                stable.append((key, str(value)))
-        return fingerprint(sorted(stable))
-
-    def open(self) -> IO[bytes]:
-        """Open the file for reading bytes."""
-        with clear_remote_errors(str(self)):
-            return self.system.open(self.path, "rb")  # type: ignore[no-any-return]
-
 
 FILE_TYPES = (Path, RemoteFile)
 TextFile: TypeAlias = "Path | RemoteFile"
@@ -103,9 +94,9 @@ def find_texts(texts: Texts, out: str | Path | None = None) -> Texts:
 
 def _skip_output(items: Iterator[Any], out: str | Path | None) -> Iterator[Any]:
     """Yield items, except paths in the output folder or in other results of Swivel, as from `Path.rglob`."""
-    output = _OutputFilter(None if out is None else Path(out))
+    is_output = _output_filter(None if out is None else Path(out))
     for item in items:
-        if not isinstance(item, Path) or not output.covers(item):
+        if not isinstance(item, Path) or not is_output(item):
             yield item
 
 
@@ -136,22 +127,24 @@ def list_files(
 
 def list_paths(texts: str | Path | Iterable[str | Path], *, outside: str | Path | None = None) -> list[Path]:
     """Return the files of paths, folders and globs, as `list_files` does, but raise CorpusError for a URL."""
-    files = list_files(texts, outside=outside)
-    paths = [file for file in files if isinstance(file, Path)]
-    if len(paths) < len(files):
-        remote = next(file for file in files if not isinstance(file, Path))
-        raise CorpusError(f"{remote}: only local files are supported here; download the remote files first")
+    paths = []
+    for file in list_files(texts, outside=outside):
+        if not isinstance(file, Path):
+            raise CorpusError(f"{file}: only local files are supported here; download the remote files first")
+        paths.append(file)
     return paths
 
 
-def _expand(path: str | TextFile, out: Path | None) -> list[TextFile]:
+def _expand(path: str | TextFile, out: Path | None) -> Sequence[TextFile]:
     """Return the files of one path, folder, glob or URL."""
     if isinstance(path, RemoteFile):
         return [path]
     if str(path) == "-":
         return [STDIN]
-    if isinstance(path, str) and is_url(path):
-        return [file for match in list_url(path) for file in _expand(match, out)]
+    if isinstance(path, str):
+        path = _LOCAL_URL.sub("", path)
+        if _URL.match(path):
+            return _list_url(path)
 
     try:
         if Path(path).is_dir():
@@ -174,7 +167,28 @@ def _shorten(path: object) -> str:
     return str(path) if len(str(path)) <= 100 else str(path)[:97] + "..."
 
 
-def _list_folder(folder: Path, out: Path | None) -> list[TextFile]:
+def _list_url(url: str) -> list[RemoteFile]:
+    """Return the files of a URL, sorted: a file, those of a folder without hidden ones, or the matches of a glob."""
+    with clear_file_errors(url):
+        import fsspec
+
+        system, path = fsspec.core.url_to_fs(url)
+        if glob.has_magic(path):
+            paths = [match for match in system.glob(path) if not system.isdir(match)]
+        else:
+            paths = system.find(path)  # of a file, the file
+
+    files = []
+    for file in sorted(paths):
+        parts = PurePosixPath(file.removeprefix(path)).parts
+        if not any(part.startswith(".") for part in parts):
+            files.append(RemoteFile(system, file))
+    if not files:
+        raise CorpusError(f"{url}: no such file, or a folder without files")
+    return files
+
+
+def _list_folder(folder: Path, out: Path | None) -> list[Path]:
     """Return the files of a folder and of the folders in it; raise CorpusError if it has no files at all."""
     files: list[Path] = []
     own: list[Path] = []  # what Swivel wrote, which is left out
@@ -204,45 +218,43 @@ def _list_folder(folder: Path, out: Path | None) -> list[TextFile]:
     return [*sorted(files)]
 
 
-def _list_matches(pattern: str, out: Path | None) -> list[TextFile]:
+def _list_matches(pattern: str, out: Path | None) -> list[Path]:
     """Return the files that match a glob, and those of the folders that do, each once."""
-    matches: dict[str, Path] = {}  # by real path, because a loop of links gives a file many names
-    for match in map(Path, glob.glob(pattern, recursive=True)):  # noqa: PTH207 (absolute patterns too)
-        real = os.path.realpath(match)
-        matches[real] = min(match, matches.get(real, match), key=lambda path: (len(path.parts), path))
+    names = map(Path, glob.glob(pattern, recursive=True))  # noqa: PTH207 (absolute patterns too)
+    # The shortest name of each, because a loop of links gives a file many names.
+    longest_first = sorted(names, key=lambda path: (len(path.parts), path), reverse=True)
+    matches = {os.path.realpath(path): path for path in longest_first}
     if not matches:
         raise CorpusError(f"{pattern}: no file matches")
 
     fixed = itertools.takewhile(lambda part: not glob.has_magic(part), Path(pattern).parts)
-    output = _OutputFilter(out, len(list(fixed)))
-    files: dict[str, TextFile] = {}  # by real path, because a folder and the files in it can match
+    is_output = _output_filter(out, len(list(fixed)))
+    files: dict[str, Path] = {}  # by real path, because a folder and the files in it can match
 
     for match in sorted(matches.values()):
-        if output.covers(match):
+        if is_output(match):
             continue
         for file in _list_folder(match, out) if match.is_dir() else [_regular(match)]:
-            files.setdefault(os.path.realpath(str(file)), file)
+            files.setdefault(os.path.realpath(file), file)
     return [*files.values()]
 
 
-class _OutputFilter:
-    """Tells whether a path is, or is inside of, the output folder or another result of Swivel."""
+def _output_filter(out: Path | None, top: int = 0) -> Callable[[Path], bool]:
+    """Return a function that tells whether a path is, or is inside of, the output folder or another result."""
+    # `top` is the number of parts of the path of the folder above which no folder is examined.
+    output = None if out is None else identify(out)
 
-    def __init__(self, out: Path | None, top: int = 0) -> None:
-        self._output = None if out is None else identify(out)
-        self._top = top  # number of parts of the path of the folder above which no folder is examined
-        self._known: dict[Path, bool] = {}
+    @cache
+    def is_in_output(folder: Path) -> bool:
+        if identify(folder) in (output, None) or is_own_folder(folder):
+            return True
+        is_top = len(folder.parts) <= top or folder == folder.parent
+        return not is_top and is_in_output(folder.parent)
 
-    def covers(self, path: Path) -> bool:
-        """Return whether a file or folder is part of a result."""
-        if not path.is_dir():
-            return is_own_file(path) or self.covers(path.parent)
+    def is_output(path: Path) -> bool:
+        return is_in_output(path) if path.is_dir() else is_own_file(path) or is_in_output(path.parent)
 
-        if path not in self._known:
-            is_top = len(path.parts) <= self._top or path == path.parent
-            is_own = identify(path) in (self._output, None) or is_own_folder(path)
-            self._known[path] = is_own or (not is_top and self.covers(path.parent))
-        return self._known[path]
+    return is_output
 
 
 def _regular(path: Path) -> Path:
@@ -287,15 +299,6 @@ def fingerprint_sources(
 def can_compare(inputs: Mapping[str, str]) -> bool:
     """Return whether a result of these inputs can be recognized: all of them have fingerprints."""
     return not READ_ONCE & set(inputs.values())
-
-
-def digest_sources(
-    texts: Texts, *, known: Path | None = None, threads: int | None = None, progress: Progress = SILENT
-) -> dict[str, FileDigest]:
-    """Return the digests of all local files of texts, by full path."""
-    # A file that has not changed since the folder `known` was written from it is not read again.
-    files = [file for file in local_files(texts) if not is_pipe(file)]
-    return digest_files(files, known=known, threads=threads or count_cores(), progress=progress)
 
 
 def local_files(texts: Texts) -> list[Path]:
@@ -345,12 +348,20 @@ def is_missing(item: object) -> bool:
 
 def _fingerprint_file(file: TextFile, config: CorpusConfig, digests: Mapping[str, FileDigest]) -> str:
     if isinstance(file, RemoteFile):
-        return fingerprint([file.size(), file.version(), fingerprint(config)])
+        return fingerprint([size_of(file), _digest_info(file), fingerprint(config)])
     if file == STDIN:
         return STANDARD_INPUT
     if is_pipe(file):
         return PIPE
     return fingerprint([digests[full_path(file)].digest, fingerprint(config)])
+
+
+def _digest_info(file: RemoteFile) -> str:
+    """Return a digest that changes with a file: of everything the file system reports except the location."""
+    with clear_file_errors(file):
+        info = file.system.info(file.path).items()
+    stable = [(key, value) for key, value in info if isinstance(value, _INFO_TYPES) and key not in _LOCATION_KEYS]
+    return fingerprint(sorted((key, str(value)) for key, value in stable))
 
 
 def is_pipe(file: TextFile) -> bool:
@@ -359,9 +370,10 @@ def is_pipe(file: TextFile) -> bool:
 
 
 def size_of(file: TextFile) -> int | None:
-    """Return the size of a file in bytes; None for standard input and pipes."""
+    """Return the size of a file in bytes; None for standard input, pipes, and file systems that do not report it."""
     if isinstance(file, RemoteFile):
-        return file.size()
+        with clear_file_errors(file):
+            return file.system.size(file.path)  # type: ignore[no-any-return]
     if file == STDIN or not file.is_file():
         return None
     return file.stat().st_size
@@ -377,62 +389,115 @@ def text_size(file: TextFile) -> int:
 
 def open_file(file: TextFile) -> IO[bytes]:
     """Open a local or remote file for reading bytes."""
-    if isinstance(file, RemoteFile):
-        return file.open()
-    with clear_errors(file, CorpusError):
+    with clear_file_errors(file):
+        if isinstance(file, RemoteFile):
+            return file.system.open(file.path, "rb")  # type: ignore[no-any-return]
         return file.open("rb", buffering=0)
 
 
-def is_url(text: str) -> bool:
-    r"""Return whether a string is a URL and not a path.
-
-    >>> is_url("s3://bucket/a.txt"), is_url("zip://a.txt::/tmp/a.zip"), is_url("C:\\a.txt"), is_url("a.txt")
-    (True, True, False, False)
-    """
-    return _URL.match(text) is not None
-
-
-def list_url(url: str) -> list[Path] | list[RemoteFile]:
-    """Return the files of a URL, sorted: one file, the files of a folder without hidden ones, or the matches of a glob.
-
-    URLs of local files (file://) are returned as paths, which do not need fsspec. Raises CorpusError if there is no
-    file.
-    """
-    if _LOCAL_URL.match(url) and "::" not in url:
-        return [Path(_LOCAL_URL.sub("", url))]
-
-    with clear_remote_errors(url):
-        import fsspec
-
-        system, path = fsspec.core.url_to_fs(url)
-        if glob.has_magic(path):
-            paths = [match for match in system.glob(path) if not system.isdir(match)]
-        elif system.isdir(path):
-            paths = system.find(path)
-        elif system.exists(path):
-            paths = [path]
-        else:
-            paths = []
-
-    files = []
-    for file in sorted(paths):
-        parts = PurePosixPath(file.removeprefix(path)).parts
-        if not any(part.startswith(".") for part in parts):
-            files.append(RemoteFile(system, file))
-    if not files:
-        raise CorpusError(f"{url}: no such file, or a folder without files")
-    return files
-
-
-@contextmanager
-def clear_remote_errors(name: str) -> Iterator[None]:
-    """Convert any error of a file system into a CorpusError with a one-line message."""
+@contextlib.contextmanager
+def clear_file_errors(file: TextFile | str) -> Iterator[None]:
+    """Convert an error of a file or URL into a CorpusError with a one-line message."""
     try:
-        yield
+        with clear_errors(file, CorpusError):
+            yield
     except CorpusError:
         raise
-    except Exception as error:  # Each file system raises the errors of its own library.
-        reason = getattr(error, "strerror", None) or str(error).strip().split("\n")[0] or type(error).__name__
-        if isinstance(error, FileNotFoundError):  # Some file systems report only the name.
-            reason = "no such file or folder"
-        raise CorpusError(f"{name}: {reason}") from error
+    except Exception as error:  # Each remote file system raises the errors of its own library.
+        raise CorpusError(f"{file}: {first_line(error)}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class FileDigest:
+    """Digest of the content of a file, with the properties that change if the file does."""
+
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+    digest: str = ""
+
+
+def full_path(file: Path) -> str:
+    """Return the absolute path of a file; links are not resolved."""
+    return os.path.abspath(file)  # noqa: PTH100 (Path.absolute keeps "..")
+
+
+def digest_sources(
+    texts: Texts, *, known: Path | None = None, threads: int | None = None, progress: Progress = SILENT
+) -> dict[str, FileDigest]:
+    """Return the digests of all local files of texts, by full path."""
+    # A file that has not changed since the folder `known` was written from it is not read again.
+    recorded = (_read_recorded(known) if known is not None else {}) | _known
+    digests_by_path: dict[str, FileDigest] = {}
+    changed: dict[str, FileDigest] = {}
+    started = time.time_ns()
+
+    for file in local_files(texts):
+        if is_pipe(file):
+            continue
+        path = full_path(file)
+        with clear_errors(file, CorpusError):
+            status = file.stat()
+        now = FileDigest(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+        before = recorded.get(path)
+
+        if before is not None and now == replace(before, digest=""):
+            digests_by_path[path] = _known[path] = before
+        else:
+            changed[path] = now
+
+    if changed:
+        with track(progress, "comparing files", sum(file.size for file in changed.values()), "bytes") as task:
+            computed = map_in_order(_compute_digest, changed, threads=threads or count_cores())
+            for (path, now), digest in zip(changed.items(), computed, strict=True):
+                digests_by_path[path] = replace(now, digest=digest)
+                task.advance(now.size)
+                # A file that changed a moment ago may change again without another time.
+                if max(now.mtime_ns, now.ctime_ns) + _COARSE_NS < started:
+                    _known[path] = digests_by_path[path]
+    return digests_by_path
+
+
+def to_facts(digests: dict[str, FileDigest]) -> dict[str, Any]:
+    """Return digests as facts of a manifest, from which `digest_sources` reads them."""
+    # Those of files that changed just before they were hashed are left out: a later change may not show in their times.
+    return {SOURCES: {path: asdict(digest) for path, digest in digests.items() if digest == _known.get(path)}}
+
+
+def _read_recorded(folder: Path) -> dict[str, FileDigest]:
+    """Return the digests in a manifest."""
+    with contextlib.suppress(StorageError, TypeError, AttributeError):
+        sources = read_manifest(folder).facts.get(SOURCES, {})
+        return {path: FileDigest(**fields) for path, fields in sources.items()}
+    return {}
+
+
+def _compute_digest(path: str) -> str:
+    with clear_errors(path, CorpusError):
+        return digest_file(Path(path))
+
+
+def _is_on_disk(file: Path) -> bool:
+    """Return whether another process finds the same file under this path; /dev/stdin belongs to each process."""
+    return file.is_file() and file.absolute().parts[1:2] not in (("dev",), ("proc",))
+
+
+def read_in_process(
+    read: Callable[..., Result],
+    texts: Texts,
+    *arguments: Any,
+    progress: Progress,
+    check: Callable[[], None],
+    **keywords: Any,
+) -> Result:
+    """Return `read(texts, *arguments, progress=progress, check=check, **keywords)`."""
+    # If the texts are files, the call runs in another process. Use it while this process imports torch for a GPU:
+    # reading would wait for the import most of the time.
+    files = files_of(texts)
+    is_on_disk = files is not None and all(isinstance(file, Path) and _is_on_disk(file) for file in files)
+    if not is_on_disk or not can_start_processes():
+        return read(texts, *arguments, progress=progress, check=check, **keywords)
+
+    with call_in_process(read, files, *arguments, **keywords) as call:
+        return call.wait(progress, check)

@@ -6,6 +6,13 @@ not occur in UTF-8, ends each text or list of tokens, and 0xFE separates the tok
 Pieces of a stream can be tokenized in parallel. A piece ends at a line end if possible; the next piece can then be
 tokenized independently. Otherwise it ends at a code point inside a line, and the next piece continues from the state at
 its end. A line of any length therefore needs no more memory than a piece.
+
+Tables and lists are read line by line; a line ends at a line feed, a carriage return, or both.
+
+Several machines read file ranges of whole units independently. A range has nominal offsets. Its reader finds the real
+ones: each offset moves to the end of the first line (for documents: the first blank line) that ends after it.
+Neighboring ranges therefore meet at the same byte, and the files need not be read in advance. A compressed file, or a
+file that is not in UTF-8, is a single range.
 """
 
 from __future__ import annotations
@@ -19,24 +26,29 @@ import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any
 
 from swivel.config import CorpusConfig
 from swivel.corpus.sources import (
     FILE_TYPES,
+    PACKED_SUFFIXES,
     STDIN,
     TEXT_IN_MEMORY,
     TextFile,
     Texts,
     check_items,
+    clear_file_errors,
     files_of,
     is_missing,
     list_files,
     open_file,
     size_of,
+    text_size,
 )
-from swivel.errors import ConfigError, CorpusError, clear_errors, missing_extra
+from swivel.errors import ConfigError, CorpusError, CountsError, SwivelError, missing_extra
+from swivel.runtime.progress import Task
 from swivel.runtime.resources import format_bytes
 
 BLOCK_BYTES = 1 << 20
@@ -45,6 +57,9 @@ UTF8 = ("utf-8", "utf-8-sig")  # names of codecs
 _MAX_CONTINUATION_BYTES = 3  # of a code point in UTF-8
 SEPARATOR = "swivel.separator"
 _XZ_BYTES = 1 << 30  # memory for decompression; files of `xz -9` take 65 MiB
+
+MAX_LINE_BYTES = 1 << 26  # of a table, a list, or texts to encode; a line takes up to 16 times its size in memory
+_SCAN_BYTES = 1 << 16  # searched for the end of a unit at a time
 
 
 def _start_zstd() -> Any:
@@ -152,7 +167,7 @@ def _read_file(file: TextFile, stream: Stream) -> Iterator[bytes]:
 
 def _read_blocks(raw: IO[bytes], stream: Stream) -> Iterator[bytes]:
     while True:
-        with clear_errors(stream.name, CorpusError):
+        with clear_file_errors(stream.name):
             data = raw.read(BLOCK_BYTES)
         if not data:
             return
@@ -225,64 +240,42 @@ def _transcode(blocks: Iterator[bytes], name: str, codec: codecs.CodecInfo, conf
     """Convert blocks from another encoding to UTF-8; invalid bytes become NUL, which separates tokens."""
     assert codec.incrementaldecoder is not None  # true for all text encodings of Python
     decoder = codec.incrementaldecoder("strict" if config.errors == "strict" else SEPARATOR)
-    place = TextPlace()
+    lines = 0  # before the block
+    after_return = False
 
-    def decode(data: bytes, *, final: bool = False) -> bytes:
+    # The last call is the final one: an earlier one would treat half a character at the end of a block as an error.
+    for block in itertools.chain(blocks, [b""]):
         try:
-            text = decoder.decode(data, final)
+            data = decoder.decode(block, final=not block).encode("utf-8", "surrogatepass")
         except UnicodeError as error:
             byte = None
             if isinstance(error, UnicodeDecodeError):
                 byte = error.object[error.start]
-                with suppress(UnicodeError):  # Some codecs cannot ignore errors; the column is then that of the block.
-                    place.move(codec.decode(error.object[: error.start], "ignore")[0])
-            raise _encoding_error(name, place, codec.name, byte) from error
+                with suppress(UnicodeError):  # Some codecs cannot ignore errors; the line is then that of the block.
+                    before = codec.decode(error.object[: error.start], "ignore")[0].encode()
+                    lines += _count_lines(before, after_return=after_return)
+            raise _encoding_error(name, lines + 1, codec.name, byte) from error
 
-        place.move(text)
-        return text.encode("utf-8", "surrogatepass")
-
-    for block in blocks:
-        if data := decode(block):
+        if data:
+            lines += _count_lines(data, after_return=after_return)
+            after_return = data.endswith(b"\r")
             yield data
 
-    # Only the last call may be final: an earlier one would treat half a character at the end of a block as an error.
-    if data := decode(b"", final=True):
-        yield data
 
-
-def _encoding_error(name: str, place: TextPlace, encoding: str, byte: int | None) -> CorpusError:
-    where = "" if byte is None else f" (byte 0x{byte:02x} at column {place.column})"
+def _encoding_error(name: str, line: int, encoding: str, byte: int | None) -> CorpusError:
+    where = "" if byte is None else f" (byte 0x{byte:02x})"
     return CorpusError(
-        f"{name}, line {place.line}: not valid {encoding}{where}; pass encoding or errors='replace'",
-        argument="encoding",
+        f"{name}, line {line}: not valid {encoding}{where}; pass encoding or errors='replace'", argument="encoding"
     )
 
 
-@dataclass(slots=True)
-class TextPlace:
-    """A line and column of a text, both counted from 1."""
-
-    line: int = 1
-    column: int = 1
-    _after_return: bool = False
-
-    def move(self, text: str | bytes) -> None:
-        """Move to the position after `text`; a line ends at a line feed, a carriage return, or both."""
-        if not text:
-            return
-
-        feed: Any = "\n" if isinstance(text, str) else b"\n"
-        back: Any = "\r" if isinstance(text, str) else b"\r"
-        ends = text.count(feed)
-        if back in text:
-            ends += text.count(back) - text.count(back + feed)
-
-        # A line feed at the start belongs to the carriage return at the end of the previous text.
-        self.line += ends - (self._after_return and text.startswith(feed))
-
-        last = max(text.rfind(feed), text.rfind(back))
-        self.column = len(text) - last if last >= 0 else self.column + len(text)
-        self._after_return = text.endswith(back)
+def _count_lines(text: bytes, *, after_return: bool = False) -> int:
+    """Return the number of line ends in UTF-8: line feeds, carriage returns, or both."""
+    # A line feed at the start may belong to a carriage return at the end of the text before.
+    lines = text.count(b"\n")
+    if b"\r" in text:  # Few texts have any, and counting pairs of bytes takes longer than everything else.
+        lines += text.count(b"\r") - text.count(b"\r\n")
+    return lines - (after_return and text.startswith(b"\n"))
 
 
 def _pack(parts: Iterator[bytes], stream: Stream) -> Iterator[bytes]:
@@ -334,8 +327,7 @@ class TextPiece:
 
     data: bytes
     stream: Stream  # for error messages
-    place: TextPlace  # line and column of the first byte
-    items_before: int  # number of texts before the piece, in a stream from memory
+    number: int  # of the line that the piece starts with, or of the text if the stream is from memory, from 1
     is_continued: bool = False  # whether the previous piece was cut inside a line
     is_last: bool = False  # whether the stream ends here
 
@@ -343,20 +335,16 @@ class TextPiece:
 def cut_stream(stream: Stream, piece_bytes: int) -> Iterator[TextPiece]:
     """Yield the pieces of a stream, each of about `piece_bytes`; an empty piece with `is_last` ends it."""
     mark = b"\xff" if stream.has_marks else b"\n"
-    place = TextPlace()
-    items = 0
+    number = 1
     is_continued = False
 
     for data in _gather(stream, mark, piece_bytes):
-        yield TextPiece(data, stream, replace(place), items, is_continued)
+        yield TextPiece(data, stream, number, is_continued)
 
         is_continued = not data.endswith(mark)
-        if stream.has_marks:
-            items += data.count(mark)
-        else:
-            place.move(data)
+        number += data.count(mark) if stream.has_marks else _count_lines(data)
 
-    yield TextPiece(b"", stream, place, items, is_continued, is_last=True)
+    yield TextPiece(b"", stream, number, is_continued, is_last=True)
 
 
 def _gather(stream: Stream, mark: bytes, piece_bytes: int) -> Iterator[bytes]:
@@ -398,18 +386,202 @@ def _find_cut(data: bytes, start: int, stop: int, mark: bytes) -> int:
 
 
 def describe_bad_byte(piece: TextPiece, at: int) -> CorpusError:
-    """Return the error for invalid UTF-8 at a byte of a piece, with its line and column or its item."""
+    """Return the error for invalid UTF-8 at a byte of a piece, with its line or its item."""
+    before = piece.data[:at]
     if piece.stream.has_marks:
-        item = piece.items_before + piece.data.count(b"\xff", 0, at) + 1
+        item = piece.number + before.count(b"\xff")
         return CorpusError(f"item {item}: contains a lone surrogate, which UTF-8 cannot encode; pass errors='replace'")
 
     name = piece.stream.name
-    if piece.place == TextPlace() and piece.data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+    if piece.number == 1 and piece.data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return CorpusError(f"{name}: looks like UTF-16; pass encoding='utf-16'")
     if b"\0" in piece.data:
         return CorpusError(
             f"{name}: looks binary, not text; leave it out, or pass encoding if it is text", argument="encoding"
         )
-    place = replace(piece.place)
-    place.move(piece.data[:at])
-    return _encoding_error(piece.stream.name, place, "UTF-8", piece.data[at])
+    return _encoding_error(name, piece.number + _count_lines(before), "UTF-8", piece.data[at])
+
+
+@dataclass(frozen=True, slots=True)
+class LineBlock:
+    """Whole lines, each with a line feed at its end; `first` is the number of the first line, from 1."""
+
+    name: str
+    first: int
+    data: bytes
+
+    def place(self, index: int) -> str:
+        """Return the file and number of a line, for error messages."""
+        return f"{self.name}, line {self.first + index:,}"
+
+    def lines(self) -> list[bytes]:
+        """Return the lines without their line feeds."""
+        return self.data.split(b"\n")[:-1]
+
+    def without_lines(self, count: int) -> LineBlock:
+        """Return the block without its first lines."""
+        return LineBlock(self.name, self.first + count, self.data.split(b"\n", count)[count])
+
+    def decode(self, text: bytes, index: int) -> str:
+        """Return a text of the line at an index as a string."""
+        try:
+            return text.decode()
+        except UnicodeDecodeError as error:
+            wrong = f"byte 0x{text[error.start]:02x}"
+            raise CountsError(f"{self.place(index)}: not valid UTF-8 ({wrong}); convert the file first") from None
+
+
+def read_table_lines(file: Path, task: Task | None = None) -> Iterator[LineBlock]:
+    """Yield the lines of a table in a text file in blocks of about a megabyte, and report its bytes as progress."""
+    for stream in open_streams(file, CorpusConfig()):
+        reported = 0
+        for block in _split_lines(stream, CountsError):
+            yield block
+            if task is not None:
+                task.advance(stream.read_bytes - reported)
+                reported = stream.read_bytes
+
+
+def read_lines(path: str | TextFile, config: CorpusConfig | None = None) -> Iterator[str]:
+    """Yield the lines of the files of a path, which may be compressed; "-" is standard input.
+
+    Raises CorpusError for invalid bytes; with `errors="replace"`, they become NUL, which separates tokens.
+    """
+    config = config or CorpusConfig()
+    for stream in open_streams(path, config):
+        for block in _split_lines(stream, CorpusError):
+            try:
+                text = block.data.decode("utf-8", "strict" if config.errors == "strict" else SEPARATOR)
+            except UnicodeDecodeError as error:
+                piece = TextPiece(block.data, stream, block.first)
+                raise describe_bad_byte(piece, error.start) from error
+            yield from text.split("\n")[:-1]
+
+
+def _split_lines(stream: Stream, error: type[SwivelError]) -> Iterator[LineBlock]:
+    """Yield the lines of a stream; raise an error of the given type for one that is too long."""
+    begun: list[bytes] = []  # the parts of a line that continues in the next block
+    after_return = False
+    first = 1
+
+    for block in stream.blocks():
+        # A line feed at the start may belong to a carriage return at the end of the block before.
+        data = block[1:] if after_return and block.startswith(b"\n") else block
+        after_return = block.endswith(b"\r")
+        if b"\r" in data:
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+        whole, feed, rest = data.rpartition(b"\n")
+        if feed:
+            lines = LineBlock(stream.name, first, b"".join([*begun, whole, feed]))
+            yield lines
+            first += lines.data.count(b"\n")
+            begun = []
+
+        begun.append(rest)
+        if sum(map(len, begun)) > MAX_LINE_BYTES:
+            raise error(f"{stream.name}, line {first:,}: longer than {MAX_LINE_BYTES:,} bytes; is this a text file?")
+
+    if any(begun):
+        yield LineBlock(stream.name, first, b"".join([*begun, b"\n"]))
+
+
+@dataclass(frozen=True, slots=True)
+class FileRange:
+    """A range of a file, with nominal offsets in bytes."""
+
+    file: TextFile
+    start: int
+    stop: int | None  # None for the end of the file
+    cost: int  # approximate number of bytes of text
+
+
+def cut_files(files: Iterable[TextFile], config: CorpusConfig, range_bytes: int) -> list[FileRange]:
+    """Return ranges of about `range_bytes` that cover the files in order."""
+    is_utf8 = find_codec(config.encoding).name in UTF8
+    ranges = []
+
+    for file in files:
+        size = text_size(file)
+        can_cut = is_utf8 and file.suffix.lower() not in PACKED_SUFFIXES
+        count = max(1, -(-size // range_bytes)) if can_cut else 1
+
+        for number in range(count):
+            start = size * number // count
+            stop = size * (number + 1) // count
+            ranges.append(FileRange(file, start, stop if number < count - 1 else None, stop - start))
+
+    return ranges
+
+
+def group_ranges(ranges: Iterable[FileRange], group_bytes: int) -> list[tuple[FileRange, ...]]:
+    """Return the ranges in order, in groups of about `group_bytes`, so that many small files form one task."""
+    groups: list[list[FileRange]] = []
+    size = 0
+
+    for part in ranges:
+        if not groups or size + part.cost > group_bytes:
+            groups.append([])
+            size = 0
+        groups[-1].append(part)
+        size += part.cost
+
+    return [tuple(group) for group in groups]
+
+
+def open_range(part: FileRange, config: CorpusConfig) -> Stream:
+    """Return the stream of a range, which is read lazily."""
+    if part.start == 0 and part.stop is None:
+        return file_stream(part.file, find_codec(config.encoding), config)
+
+    # Byte sequences after which a unit has ended. Blank lines of other forms need not be recognized.
+    unit_ends = (b"\n\n", b"\n\r\n") if config.unit == "document" else (b"\n",)
+
+    def read(stream: Stream) -> Iterator[bytes]:
+        blocks = _read_between(part, unit_ends, stream)
+        return drop_bom(blocks) if part.start == 0 else blocks
+
+    return Stream(str(part.file), read, part.cost)
+
+
+def _read_between(part: FileRange, unit_ends: tuple[bytes, ...], stream: Stream) -> Iterator[bytes]:
+    """Yield the bytes of the units that start in a range."""
+    with open_file(part.file) as raw, clear_file_errors(part.file):
+        position = _find_unit_end(raw, part.start, part.stop, unit_ends) if part.start else 0
+        if position is None:
+            return  # A single unit spans the whole range; it belongs to the range where it starts.
+        stop = None if part.stop is None else _find_unit_end(raw, part.stop, None, unit_ends)
+
+        raw.seek(position)
+        while stop is None or position < stop:
+            data = raw.read(BLOCK_BYTES if stop is None else min(BLOCK_BYTES, stop - position))
+            if not data:
+                return
+            position += len(data)
+            stream.read_bytes += len(data)
+            yield data
+
+
+def _find_unit_end(raw: IO[bytes], offset: int, stop: int | None, unit_ends: tuple[bytes, ...]) -> int | None:
+    """Return the position after the first unit end at or after `offset`, or None if there is none before `stop`."""
+    # The search starts the length of the longest unit end before `offset`. The result depends on `offset` alone and
+    # does not decrease with it, so neighboring ranges agree on the position where they meet.
+    longest = max(map(len, unit_ends))
+    position = max(offset - longest, 0)
+    raw.seek(position)
+
+    tail = b""  # the last bytes of the previous block: a unit end may span two blocks
+    while stop is None or position < stop:
+        data = raw.read(_SCAN_BYTES if stop is None else min(_SCAN_BYTES, stop - position))
+        if not data:
+            return None
+
+        text = tail + data
+        ends = [text.find(unit_end) + len(unit_end) for unit_end in unit_ends if unit_end in text]
+        if ends:
+            return position - len(tail) + min(ends)
+
+        tail = text[len(text) - min(longest - 1, len(text)) :]
+        position += len(data)
+
+    return None

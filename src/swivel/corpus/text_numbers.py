@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from swivel.config import CorpusConfig
 from swivel.corpus import tokenizer_kernels as kernels
 from swivel.corpus.character_classes import MAX_TOKEN_BYTES, build_rules
+from swivel.corpus.encoded_corpus import TypeTable, start_text
 from swivel.corpus.joined_corpus import PhraseTrie, split_phrase
 from swivel.corpus.sources import check_items, is_missing
-from swivel.corpus.type_tables import TypeTable, start_text
 from swivel.corpus.vocabulary import BREAK
 
 _FIRST_NODE = 1 << 31  # of tries, above all token numbers

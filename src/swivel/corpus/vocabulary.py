@@ -19,7 +19,7 @@ from swivel.runtime.estimates import check_memory
 from swivel.runtime.numbers import is_integer, plural
 
 if TYPE_CHECKING:
-    from swivel.corpus.type_tables import TypeCounts
+    from swivel.corpus.encoded_corpus import TypeCounts
 
 # Two reserved values in arrays of token ids.
 BREAK = np.uint32(0xFFFFFFFF)  # between two units; no window crosses it
@@ -273,7 +273,7 @@ def choose_vocabulary(
 
 def read_tokens(file: Path) -> tuple[str, ...]:
     """Return the tokens of a vocabulary file: the first tab-separated field of each line, escaped as in `rows.txt`."""
-    from swivel.corpus.text_lines import read_lines
+    from swivel.corpus.streams import read_lines
 
     with clear_errors(file, ConfigError):
         mode = file.stat().st_mode

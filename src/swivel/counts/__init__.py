@@ -5,7 +5,6 @@ milliseconds and returns one block at a time.
 """
 
 from swivel.counts.builder import MatrixBuilder, MatrixSpec, to_units
-from swivel.counts.matrix import BlockCells, Matrix, as_matrix
-from swivel.counts.matrix_folder import open_matrix
+from swivel.counts.matrix import BlockCells, Matrix, as_matrix, open_matrix
 
 __all__ = ["BlockCells", "Matrix", "MatrixBuilder", "MatrixSpec", "as_matrix", "open_matrix", "to_units"]

@@ -19,13 +19,20 @@ from numpy.typing import ArrayLike, NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts.block_layout import Ints, Layout, choose_layout
-from swivel.counts.matrix import Matrix, MatrixContents
-from swivel.counts.matrix_folder import STAGE, adopt_cells, finish_folder, open_matrix_folder
-from swivel.counts.shards import CellArrays, RunFiles, make_piece, merge_runs, shard_ranges, sum_cells
+from swivel.counts.matrix import STAGE, Matrix, finish_folder, open_matrix
+from swivel.counts.shards import (
+    FILES,
+    CellArrays,
+    gather_runs,
+    make_piece,
+    merge_runs,
+    open_cells,
+    shard_ranges,
+    sum_cells,
+)
 from swivel.errors import CountsError, MemoryBudgetError
 from swivel.runtime.parallel import map_in_order
 from swivel.storage.files import FolderWriter, create_folder
-from swivel.storage.lock import scratch_folder
 from swivel.storage.manifest import to_json
 
 STORED_BYTES = 8  # per cell, on disk
@@ -166,19 +173,13 @@ class MatrixBuilder:
             self._folder: FolderWriter | None = None
             if self.path is not None:
                 self._folder = stack.enter_context(create_folder(self.path, STAGE, overwrite=self.overwrite))
-            self.runs = self._create_runs(stack)
+            self.runs = stack.enter_context(gather_runs(self.path, self.layout))
             self._stack = stack.pop_all()
 
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._stack.__exit__(*error)
-
-    def _create_runs(self, stack: contextlib.ExitStack) -> RunFiles:
-        folder = None if self.path is None else stack.enter_context(scratch_folder(self.path))
-        runs = RunFiles(folder, self.layout)
-        stack.callback(runs.close)
-        return runs
 
     def add(self, rows: ArrayLike, columns: ArrayLike, units: ArrayLike) -> None:
         """Add counts to cells, in any order; repeated cells are summed. A symmetric matrix needs x_ij and x_ji."""
@@ -311,28 +312,30 @@ class MatrixBuilder:
 
         final = self.runs
         if self.runs.runs > 1:
-            final = self._create_runs(self._stack)
+            final = self._stack.enter_context(gather_runs(self.path, self.layout))
             merge_runs(self.runs.open(), final, memory_bytes=self.memory_bytes, threads=self.threads)
             final.close()
 
-        if self._folder is None or final.folder is None:
-            return Matrix(self._describe(final.open(), config))
+        writer, scratch = self._folder, final.folder
+        if writer is None or scratch is None:
+            return self._make_matrix(final.open(), config)
 
-        self._folder.write_lines("rows.txt", self.spec.rows.to_lines())  # also removes a previous result
-        arrays = adopt_cells(self._folder, final.folder, self.threads)
-        finish_folder(self._folder, self._describe(arrays, config), inputs=inputs, facts=facts)
+        writer.write_lines("rows.txt", self.spec.rows.to_lines())  # also removes a previous result
+        # Threads move the files of the cells, which are on the same disk: checksums take about one second per GB.
+        list(map_in_order(lambda name: writer.adopt(name, scratch / name), FILES, threads=self.threads))
+        finish_folder(writer, self._make_matrix(open_cells(writer.path), config), inputs=inputs, facts=facts)
 
-        matrix_folder = open_matrix_folder(self._folder.path)
-        matrix_folder.rows = self.spec.rows  # They were just written, and need not be read again.
-        matrix_folder.columns = self.spec.columns
-        return Matrix(matrix_folder)
+        matrix = open_matrix(writer.path)
+        matrix.rows = self.spec.rows  # They were just written, and need not be read again.
+        matrix.columns = self.spec.rows if self.spec.columns is None else self.spec.columns
+        return matrix
 
-    def _describe(self, arrays: CellArrays, config: Any) -> MatrixContents:
-        """Return everything that the finished matrix consists of."""
+    def _make_matrix(self, arrays: CellArrays, config: Any) -> Matrix:
+        """Return the finished matrix of these cells."""
         row_sums, column_sums = sum_cells(arrays, self.layout, threads=self.threads)
-        return MatrixContents(
-            layout=self.layout,
-            arrays=arrays,
+        return Matrix(
+            self.layout,
+            arrays,
             rows=self.spec.rows,
             columns=self.spec.columns,
             row_sums=row_sums,

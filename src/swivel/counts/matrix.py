@@ -1,30 +1,47 @@
-"""A finished matrix of counts: cells in blocks, marginal sums and labels."""
+"""A finished matrix of counts: cells in blocks, marginal sums and labels, in memory or in a folder.
+
+Files of the folder (stage "matrix"):
+
+- `rows.txt` and `columns.txt`: token TAB count; without `columns.txt` the columns have the row vocabulary.
+- `row_sums.npy` and `column_sums.npy`: int64 units.
+- `offsets.npy`: int64, row_blocks x column_blocks + 1, the start of each shard in `positions` and `counts`; the shards
+  of a symmetric matrix below the diagonal are empty.
+- `positions.npy`: uint32, local row << 16 | local column, ascending in a shard.
+- `counts.npy`: uint32 units, at most 2^32 - 1.
+- `large_cells.npy` and `large_counts.npy`: int64, indexes of the cells that hold 2^32 - 1, and their exact units.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts.block_layout import Ints, Layout, UnitCells, block_length
-from swivel.counts.shards import CellArrays
-from swivel.errors import ConfigError
+from swivel.counts.shards import FILES, CellArrays, name_arrays, reblock
+from swivel.errors import ConfigError, DamagedFolder, StorageError, VocabularyError
 from swivel.runtime.estimates import check_memory
 from swivel.runtime.notebook import draw_html
+from swivel.storage.arrays import npy_bytes
+from swivel.storage.files import FolderWriter, create_folder
+from swivel.storage.manifest import REMEDY, Folder, digest_bytes, fingerprint, open_folder
 
 if TYPE_CHECKING:
     import scipy.sparse
 
-    from swivel.counts.matrix_folder import MatrixFolder
-
 _CELLS_PER_PIECE = 1 << 20  # cells that are read at a time
+_COMPUTED = ("total", "row_sums", "column_sums", "_as_logs")  # attributes of a matrix that depend on `is_log`
 _SCIPY_BYTES = 72  # memory per cell while a SciPy matrix is made: rows, columns and counts twice, and the matrix
+STAGE = "matrix"
+LARGE = ("positions.npy", "counts.npy")  # memory-mapped, and not read when the matrix is opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,49 +114,6 @@ class MatrixCells:
                 yield columns[once], rows[once], units[once]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MatrixContents:
-    """Everything that a matrix consists of, in memory; `MatrixFolder` is the same in the files of a folder."""
-
-    layout: Layout
-    arrays: CellArrays
-    rows: Vocabulary
-    columns: Vocabulary | None  # None: the vocabulary of the rows
-    row_sums: Ints  # in units
-    column_sums: Ints
-    unit: int = 1
-    column_parts: tuple[str, ...] = ()
-    config: Mapping[str, Any] = field(default_factory=dict)
-    path: ClassVar[Path | None] = None
-
-    @property
-    def unverified(self) -> CellArrays:
-        """The cells."""
-        return self.arrays
-
-    @property
-    def total_units(self) -> int:
-        """Sum of all counts, in units."""
-        return int(self.row_sums.sum())
-
-    @property
-    def has_columns(self) -> bool:
-        """Whether columns have a vocabulary of their own."""
-        return self.columns is not None
-
-    @property
-    def fingerprint(self) -> str:
-        """Digest of the files that `MatrixFolder` would have."""
-        from swivel.counts.matrix_folder import fingerprint_contents
-
-        return fingerprint_contents(self)
-
-    def verify(self) -> None:
-        """Do nothing, because there are no files that could be damaged."""
-
-    verify_ahead = trust = verify
-
-
 class Matrix:
     """Counts of m row features with n column features: a value that can be pickled, and read by several threads.
 
@@ -149,8 +123,12 @@ class Matrix:
     ----------
     layout
         Blocks of the matrix.
+    rows, columns
+        Vocabularies of the rows and of the columns; the same object if they share it.
     unit
         Counts are stored as integers in units of 1 / unit.
+    row_sums_units, column_sums_units, total_units
+        Exact sums in units: of the rows and of the columns, int64, and of all counts.
     column_parts
         Names of the columns of a word, such as ("left", "right"); () if columns are not derived from the rows.
     config
@@ -161,42 +139,61 @@ class Matrix:
         Whether counts and sums are read as those of log(1 + x); `units` and the fingerprint are those of x.
     """
 
+    path: Path | None = None
+    is_log = False
+    _original: Matrix | None = None  # the matrix that was reblocked
+
     def __init__(
         self,
-        contents: MatrixContents | MatrixFolder,
+        layout: Layout,
+        arrays: CellArrays,
         *,
-        layout: Layout | None = None,
-        arrays: CellArrays | None = None,
-        is_log: bool = False,
+        rows: Vocabulary,
+        columns: Vocabulary | None,  # None: the vocabulary of the rows
+        row_sums: Ints,
+        column_sums: Ints,
+        unit: int = 1,
+        column_parts: tuple[str, ...] = (),
+        config: Mapping[str, Any],
     ) -> None:
-        self._contents = contents
-        self._moved_arrays = arrays  # in other blocks than those of the contents
-        self.layout = layout or contents.layout
-        self.unit = contents.unit
-        self.column_parts = contents.column_parts
-        self.config = contents.config
-        self.path = contents.path
-        self.is_log = is_log
+        self.layout = layout
+        self.arrays = arrays  # the cells
+        self.unverified = arrays  # the cells, without the test of the checksums of their files
+        self.rows = rows
+        self.columns = rows if columns is None else columns
+        self.has_own_columns = columns is not None
+        self.row_sums_units = row_sums
+        self.column_sums_units = column_sums
+        self.total_units = int(row_sums.sum())
+        self.unit = unit
+        self.column_parts = column_parts
+        self.config = config
 
     def __reduce__(self) -> tuple[Callable[..., Matrix], tuple[Any, ...]]:
         """Pickle all arrays, because a folder may be gone when they are needed."""
-        contents = self._contents
-        in_memory = MatrixContents(
-            layout=self.layout,
-            arrays=CellArrays(*map(np.array, self._arrays)),
-            rows=contents.rows,
-            columns=contents.columns,
-            row_sums=np.array(contents.row_sums),
-            column_sums=np.array(contents.column_sums),
-            unit=self.unit,
-            column_parts=self.column_parts,
-            config=self.config,
-        )
+        contents = {
+            "layout": self.layout,
+            "arrays": CellArrays(*map(np.array, self.arrays)),
+            "rows": self.rows,
+            "columns": self.columns if self.has_own_columns else None,
+            "row_sums": np.array(self.row_sums_units),
+            "column_sums": np.array(self.column_sums_units),
+            "unit": self.unit,
+            "column_parts": self.column_parts,
+            "config": self.config,
+        }
         # What is computed from the cells must stay the same, although those of a copy may be in other blocks.
-        computed = {name: value for name, value in vars(self).items() if name == "_log_sums"}
-        if self._moved_arrays is not None:
+        computed = {name: value for name, value in vars(self).items() if name in ("is_log", "_log_sums")}
+        if self._original is not None:
             computed["fingerprint"] = self.fingerprint
-        return _restore, (in_memory, self.is_log, computed)
+        return _restore, (contents, computed)
+
+    def _copy(self, **changes: Any) -> Matrix:
+        """Return a copy with other attributes; everything else is shared, except what follows from `is_log`."""
+        copy = object.__new__(type(self))
+        attributes = {name: value for name, value in vars(self).items() if name not in _COMPUTED}
+        vars(copy).update(attributes, **changes)
+        return copy
 
     def to_memory(self) -> Matrix:
         """Return the matrix with all arrays in memory, independent of any folder."""
@@ -207,14 +204,7 @@ class Matrix:
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """Store the counts in a folder, which `counts.open_matrix` opens."""
-        from swivel.counts.matrix_folder import save_matrix
-
-        save_matrix(self._contents, Path(folder), overwrite=overwrite)
-
-    @property
-    def _arrays(self) -> CellArrays:
-        """The cells; those of a folder are verified at the first access."""
-        return self._contents.arrays if self._moved_arrays is None else self._moved_arrays
+        save_matrix(self._original or self, Path(folder), overwrite=overwrite)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -239,7 +229,7 @@ class Matrix:
     @cached_property
     def cell_count(self) -> int:
         """Number of observed cells; in a symmetric matrix x_ij and x_ji are two cells."""
-        offsets = (self._moved_arrays or self._contents.unverified).offsets[0]
+        offsets = self.unverified.offsets[0]
         stored = int(offsets[-1])
         if not self.is_symmetric:
             return stored
@@ -249,27 +239,12 @@ class Matrix:
     @property
     def stored_cell_count(self) -> int:
         """Number of cells that are stored: those of a symmetric matrix once."""
-        return len((self._moved_arrays or self._contents.unverified).counts)
+        return len(self.unverified.counts)
 
     @cached_property
     def total(self) -> float:
         """Sum of all counts of the matrix."""
         return float(self.row_sums.sum()) if self.is_log else self.total_units / self.unit
-
-    @property
-    def total_units(self) -> int:
-        """Exact sum of all counts, in units."""
-        return self._contents.total_units
-
-    @property
-    def row_sums_units(self) -> Ints:
-        """Exact row sums, int64, in units."""
-        return self._contents.row_sums
-
-    @property
-    def column_sums_units(self) -> Ints:
-        """Exact column sums, int64, in units."""
-        return self._contents.column_sums
 
     @cached_property
     def row_sums(self) -> NDArray[np.float64]:
@@ -292,27 +267,20 @@ class Matrix:
             column_sums += np.bincount(columns, counts, len(column_sums))
         return row_sums, column_sums
 
-    @property
-    def rows(self) -> Vocabulary:
-        """Vocabulary of the rows."""
-        return self._contents.rows
-
-    @property
-    def columns(self) -> Vocabulary:
-        """Vocabulary of the columns; the same object as `rows` if they share it."""
-        return self._contents.columns or self._contents.rows
-
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of the content: equal for equal matrices, independent of their source and folder."""
-        return self._contents.fingerprint
+        """Digest of the content: equal for equal matrices, independent of their source, folder and blocks."""
+        if self._original is not None:
+            return self._original.fingerprint
+
+        return fingerprint_contents(self)
 
     @property
     def columns_per_row(self) -> int:
         """Number of columns per row feature: 1 if columns are the rows, 0 if they are unrelated."""
         if self.column_parts:
             return len(self.column_parts)
-        return int(not self._contents.has_columns)
+        return int(not self.has_own_columns)
 
     def transformed(self, transform: str) -> Matrix:
         """Return the matrix as training reads it with the setting `transform`: log(1 + x) in place of x for "log"."""
@@ -321,19 +289,16 @@ class Matrix:
     @cached_property
     def _as_logs(self) -> Matrix:
         # Kept, because its sums are computed from all cells.
-        return Matrix(self._contents, layout=self.layout, arrays=self._moved_arrays, is_log=True)
+        return self._copy(is_log=True)
 
     def verify(self) -> None:
         """Raise DamagedFolder for the first file whose checksum differs from the manifest."""
-        self._contents.verify()
 
     def verify_ahead(self) -> None:
         """Start to verify the cells in the background; the first access to them waits for it and raises its errors."""
-        self._contents.verify_ahead()
 
     def trust(self) -> None:
         """Skip the checksums of the files, because this process wrote them or another process has verified them."""
-        self._contents.trust()
 
     def block_rows(self, block: int) -> int:
         """Return the number of rows in a row block."""
@@ -347,23 +312,23 @@ class Matrix:
         mirrored = self.is_symmetric and row_block > column_block
         block = (column_block, row_block) if mirrored else (row_block, column_block)
         shard = self.layout.shard(*block)
-        first, last = self._arrays.offsets[0, shard : shard + 2].tolist()
+        first, last = self.arrays.offsets[0, shard : shard + 2].tolist()
         return first, last, mirrored
 
     def cells(self, row_block: int, column_block: int) -> BlockCells:
         """Return the observed cells of a block, counts as float32."""
         first, last, mirrored = self._range(row_block, column_block)
-        return BlockCells(self._arrays.positions[first:last], self.stored.counts_of(first, last), mirrored)
+        return BlockCells(self.arrays.positions[first:last], self.stored.counts_of(first, last), mirrored)
 
     @property
     def stored(self) -> MatrixCells:
         """All stored cells; see `MatrixCells`."""
-        return MatrixCells(self.layout, self._arrays, self.unit, self.is_log)
+        return MatrixCells(self.layout, self.arrays, self.unit, self.is_log)
 
     def units(self, row_block: int, column_block: int) -> tuple[NDArray[np.uint32], Ints]:
         """Return positions and exact units of a block, possibly mirrored (see `BlockCells.mirrored`)."""
         first, last, _ = self._range(row_block, column_block)
-        return self._arrays.positions[first:last], self._arrays.units(first, last)
+        return self.arrays.positions[first:last], self.arrays.units(first, last)
 
     def count(self, row: str, column: str) -> float:
         """Return the count of a row feature with a column feature."""
@@ -374,21 +339,19 @@ class Matrix:
             local_row, local_column = local_column, local_row
 
         position = local_row << 16 | local_column
-        cell = first + int(np.searchsorted(self._arrays.positions[first:last], np.uint32(position)))
-        if cell == last or self._arrays.positions[cell] != position:
+        cell = first + int(np.searchsorted(self.arrays.positions[first:last], np.uint32(position)))
+        if cell == last or self.arrays.positions[cell] != position:
             return 0.0
 
-        return float(self.stored.to_counts(self._arrays.units(cell, cell + 1))[0])
+        return float(self.stored.to_counts(self.arrays.units(cell, cell + 1))[0])
 
     def to_scipy(self) -> scipy.sparse.csr_matrix:
         """Return the whole matrix in memory, float64, with x_ij and x_ji of a symmetric matrix."""
         check_memory(f"{self.path or 'the matrix'}: a SciPy matrix of it", _SCIPY_BYTES * self.cell_count)
         import scipy.sparse
 
-        stored = self.stored
-        pieces = zip(*stored.walk(len(self._arrays.counts)), strict=True)
-        rows, columns, units = (np.concatenate(arrays) for arrays in pieces)
-        return scipy.sparse.csr_matrix((stored.to_counts(units), (rows, columns)), shape=self.shape)
+        rows, columns = (np.arange(size) for size in self.shape)
+        return scipy.sparse.csr_matrix(self.select(rows, columns, self.shape))
 
     def select(self, row_places: Ints, column_places: Ints, shape: tuple[int, int]) -> scipy.sparse.csr_array:
         """Return the counts of some rows with some columns, float64; the places of each in the result, or -1."""
@@ -413,17 +376,12 @@ class Matrix:
         if (row_blocks, column_blocks) == (self.row_blocks, self.column_blocks):
             return self
 
-        from swivel.counts.reblock import reblock
-
         # Half of a symmetric matrix is stored only if its blocks are symmetric, too.
         symmetric = self.is_symmetric and row_blocks == column_blocks
         layout = Layout(*self.shape, row_blocks, column_blocks, symmetric)
-        arrays = reblock(self._arrays, self.layout, layout, scratch, threads=threads)
-
-        blocked = Matrix(self._contents, layout=layout, arrays=arrays, is_log=self.is_log)
-        if self.is_log:
-            blocked._log_sums = self._log_sums
-        return blocked
+        arrays = reblock(self.arrays, self.layout, layout, scratch, threads=threads)
+        sums = {"_log_sums": self._log_sums} if self.is_log else {}
+        return self._copy(layout=layout, arrays=arrays, unverified=arrays, _original=self._original or self, **sums)
 
     def __repr__(self) -> str:
         place = "" if self.path is None else f": {self.path}"
@@ -436,8 +394,6 @@ class Matrix:
 def as_matrix(matrix: Any) -> Matrix:
     """Return a matrix, or the matrix in a folder; raise ConfigError for anything else."""
     if isinstance(matrix, (str, Path)):
-        from swivel.counts.matrix_folder import open_matrix
-
         return open_matrix(matrix)
     if not isinstance(matrix, Matrix):
         raise ConfigError(
@@ -447,8 +403,192 @@ def as_matrix(matrix: Any) -> Matrix:
     return matrix
 
 
-def _restore(contents: MatrixContents, is_log: bool, computed: dict[str, Any]) -> Matrix:
+def _restore(contents: dict[str, Any], computed: dict[str, Any]) -> Matrix:
     """Return a matrix that was pickled or copied."""
-    matrix = Matrix(contents, is_log=is_log)
+    matrix = Matrix(**contents)
     vars(matrix).update(computed)
     return matrix
+
+
+class MatrixFolder(Matrix):
+    """A matrix in a folder: every file is read, and its checksum verified, at the first access."""
+
+    def __init__(self, folder: Folder, layout: Layout, arrays: CellArrays) -> None:
+        facts = folder.manifest.facts
+        self.layout = layout
+        self.unverified = arrays
+        self.has_own_columns = "columns.txt" in folder.manifest.parts
+        self.total_units = facts["total_units"]
+        self.unit = facts["unit"]
+        self.column_parts = tuple(facts["column_parts"])
+        self.config = folder.manifest.config
+        self.path = folder.path
+        self.fingerprint = folder.manifest.fingerprint
+        self._folder = folder
+        self._checking = threading.Lock()  # so that no two threads compute the same checksums
+
+    @cached_property
+    def arrays(self) -> CellArrays:  # type: ignore[override]
+        """The cells."""
+        with self._checking:
+            self._folder.check(*LARGE)
+        return self.unverified
+
+    @cached_property
+    def rows(self) -> Vocabulary:  # type: ignore[override]
+        """Vocabulary of the rows."""
+        return _read_vocabulary(self._folder, "rows.txt")
+
+    @cached_property
+    def columns(self) -> Vocabulary:  # type: ignore[override]
+        """Vocabulary of the columns."""
+        return _read_vocabulary(self._folder, "columns.txt") if self.has_own_columns else self.rows
+
+    @cached_property
+    def row_sums_units(self) -> Ints:  # type: ignore[override]
+        """Exact row sums, int64, in units."""
+        return _read_numbers(self._folder, "row_sums.npy", np.int64)
+
+    @cached_property
+    def column_sums_units(self) -> Ints:  # type: ignore[override]
+        """Exact column sums, int64, in units."""
+        return _read_numbers(self._folder, "column_sums.npy", np.int64)
+
+    def verify(self) -> None:
+        """Raise DamagedFolder for the first file whose checksum differs from the manifest."""
+        with self._checking:
+            self._folder.verify()
+
+    def verify_ahead(self) -> None:
+        """Start to verify the cells in the background; the first access to them waits for it and raises its errors."""
+
+        def verify_quietly() -> None:
+            with contextlib.suppress(Exception), self._checking:  # The next check raises it.
+                self._folder.check(*LARGE)
+
+        # A daemon: it only reads, so a process that ends need not wait for it.
+        threading.Thread(target=verify_quietly, daemon=True).start()
+
+    def trust(self) -> None:
+        """Skip the checksums of this folder, because this process wrote it or another process has verified it."""
+        self._folder.trust()
+
+
+def save_matrix(matrix: Matrix, path: Path, *, overwrite: bool = False) -> None:
+    """Write a matrix to a folder."""
+    with create_folder(path, STAGE, overwrite=overwrite) as writer:
+        writer.write_lines("rows.txt", matrix.rows.to_lines())
+        for name, array in name_arrays(matrix.arrays).items():
+            writer.write_array(name, array)
+        finish_folder(writer, matrix)
+
+
+def finish_folder(
+    writer: FolderWriter,
+    matrix: Matrix,
+    *,
+    inputs: Mapping[str, str] | None = None,
+    facts: Mapping[str, Any] | None = None,
+) -> None:
+    """Write what a matrix has besides its row labels and cells, and the manifest with further inputs and facts."""
+    layout = matrix.layout
+    if matrix.has_own_columns:
+        writer.write_lines("columns.txt", matrix.columns.to_lines())
+    writer.write_array("row_sums.npy", matrix.row_sums_units)
+    writer.write_array("column_sums.npy", matrix.column_sums_units)
+
+    all_facts = {
+        **(facts or {}),
+        "shape": [layout.rows, layout.columns],
+        "row_blocks": layout.row_blocks,
+        "column_blocks": layout.column_blocks,
+        "symmetric": layout.symmetric,
+        "stored_cells": len(matrix.unverified.counts),
+        "unit": matrix.unit,
+        "total_units": matrix.total_units,
+        "column_parts": list(matrix.column_parts),
+    }
+    writer.finish(config=dict(matrix.config), inputs=inputs or {}, facts=all_facts)
+
+
+def fingerprint_contents(matrix: Matrix) -> str:
+    """Return the fingerprint that a folder of this matrix would have."""
+    arrays = name_arrays(matrix.arrays)
+    arrays |= {"row_sums.npy": matrix.row_sums_units, "column_sums.npy": matrix.column_sums_units}
+    parts = {name: digest_bytes(*npy_bytes(array)) for name, array in arrays.items()}
+
+    vocabularies = {"rows.txt": matrix.rows}
+    if matrix.has_own_columns:
+        vocabularies["columns.txt"] = matrix.columns
+    for name, vocabulary in vocabularies.items():
+        parts[name] = digest_bytes("".join(f"{line}\n" for line in vocabulary.to_lines()).encode())
+    return fingerprint(parts)
+
+
+def open_matrix(path: str | Path) -> Matrix:
+    """Return the matrix in a folder; its cells are not read yet.
+
+    >>> open_matrix("nowhere")
+    Traceback (most recent call last):
+    swivel.errors.StorageError: nowhere: no such folder
+    """
+    if Path(path).is_file():
+        raise StorageError(
+            f"{path}: a file, not a matrix; for text use swivel run, for a table of counts swivel import"
+        )
+    folder = open_folder(path, "matrix")
+    try:
+        layout = _read_layout(folder.manifest.facts)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DamagedFolder(f"{folder.path}: the manifest does not describe a matrix ({error}); {REMEDY}") from error
+
+    # Plain views of the mapped files, because slicing a numpy.memmap is several times slower.
+    offsets, *others = (np.asarray(_read_numbers(folder, name, kind)) for name, kind in FILES.items())
+    arrays = CellArrays(offsets.reshape(1, -1), *others)
+    if not _fit_together(layout, arrays):
+        folder.verify()  # raises an error that names the damaged file, if a checksum differs
+        raise DamagedFolder(f"{folder.path / 'offsets.npy'}: does not match the other files; {REMEDY}")
+
+    return MatrixFolder(folder, layout, arrays)
+
+
+def _read_layout(facts: Mapping[str, Any]) -> Layout:
+    # A damaged manifest may have anything in place of a number.
+    rows, columns = facts["shape"]
+    numbers = rows, columns, facts["row_blocks"], facts["column_blocks"], facts["unit"], facts["total_units"]
+    if not all(type(number) is int and number > 0 for number in numbers):
+        raise ValueError(f"sizes must be positive integers, got {numbers}")
+    if not all(isinstance(name, str) for name in facts["column_parts"]) or type(facts["symmetric"]) is not bool:
+        raise ValueError("column_parts must be strings and symmetric a boolean")
+    return Layout(*numbers[:4], facts["symmetric"])
+
+
+def _read_vocabulary(folder: Folder, name: str) -> Vocabulary:
+    try:
+        return Vocabulary.from_lines(folder.lines(name))
+    except VocabularyError as error:
+        raise DamagedFolder(f"{folder.path / name}: {error}; {REMEDY}") from error
+
+
+def _read_numbers(folder: Folder, name: str, kind: type[np.generic]) -> NDArray[Any]:
+    array = folder.mapped(name) if name in LARGE else folder.array(name)
+    if array.ndim != 1 or array.dtype != kind:
+        problem = f"expected one dimension of {np.dtype(kind)}, got {array.ndim} of {array.dtype}"
+        raise DamagedFolder(f"{folder.path / name}: {problem}; {REMEDY}")
+    return array
+
+
+def _fit_together(layout: Layout, arrays: CellArrays) -> bool:
+    """Return whether every shard is a range of the cells. The checksums cover the content of the cells."""
+    offsets = arrays.offsets[0]
+    cells = len(arrays.counts)
+    large = arrays.large_cells
+
+    return bool(
+        len(offsets) == layout.shards + 1
+        and offsets[0] == 0
+        and offsets[-1] == cells == len(arrays.positions)
+        and (offsets[1:] >= offsets[:-1]).all()
+        and len(large) == len(arrays.large_counts)
+        and (not len(large) or (large.min() >= 0 and large.max() < cells))
+    )

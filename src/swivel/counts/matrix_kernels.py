@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from swivel.runtime.kernels import njit_cached
@@ -14,31 +12,23 @@ GROUP = 16  # columns per byte of `touched`
 _jit = njit_cached(nogil=True, boundscheck=False, error_model="numpy")
 
 
-class LayoutShape(NamedTuple):
-    """The fields of `Layout` that the kernels need."""
-
-    row_blocks: int
-    column_blocks: int
-    symmetric: bool
-
-
 @_jit
-def add_sums(shape, first, lengths, positions, counts, row_sums, column_sums):  # type: ignore[no-untyped-def]
+def add_sums(row_blocks, column_blocks, symmetric, first, lengths, positions, counts, row_sums, column_sums):  # type: ignore[no-untyped-def]
     """Add the cells of the shards that start at `first` to the sums of their rows and columns."""
     # In a symmetric layout `column_sums` is the same array as `row_sums`. A diagonal shard stores x_ij and x_ji, so its
     # cells are added to the rows only.
     cell = 0
     for number in range(lengths.size):
-        row_block = (first + number) // shape.column_blocks
-        column_block = (first + number) % shape.column_blocks
-        add_columns = not (shape.symmetric and row_block == column_block)
+        row_block = (first + number) // column_blocks
+        column_block = (first + number) % column_blocks
+        add_columns = not (symmetric and row_block == column_block)
 
         for _ in range(lengths[number]):
             # Row r of the matrix is row_block + local row * row_blocks, because blocks are interleaved.
             count = np.int64(counts[cell])
-            row_sums[row_block + np.int64(positions[cell] >> 16) * shape.row_blocks] += count
+            row_sums[row_block + np.int64(positions[cell] >> 16) * row_blocks] += count
             if add_columns:
-                column_sums[column_block + np.int64(positions[cell] & 0xFFFF) * shape.column_blocks] += count
+                column_sums[column_block + np.int64(positions[cell] & 0xFFFF) * column_blocks] += count
             cell += 1
 
 
@@ -116,12 +106,13 @@ def merge_shards(runs, first, lengths, columns, positions, units):  # type: igno
 @_jit
 def _put_cell(new, row, column, count, nexts, packed):  # type: ignore[no-untyped-def]
     """Write a cell, given by its table entries, to its new shard, unless only its mirror is stored."""
+    column_blocks, symmetric = new
     row_block = row >> 16
     column_block = column >> 16
-    if new.symmetric and row_block > column_block:
+    if symmetric and row_block > column_block:
         return
 
-    shard = row_block * new.column_blocks + column_block
+    shard = row_block * column_blocks + column_block
     if packed.size:
         position = (row & 0xFFFF) << 16 | (column & 0xFFFF)
         packed[nexts[shard]] = np.uint64(position) << np.uint64(32) | np.uint64(count)
@@ -135,11 +126,13 @@ def move_cells(old, new, as_row, as_column, arrays, shards, nexts, packed):  # t
     # Looking positions up in tables instead of dividing saved 20 to 33 % of the CPU time of re-blocking 64 M cells (one
     # run each, on a machine with other load). For a symmetric matrix the two tables are equal. `nexts[shard]` is the
     # next free index of each new shard in `packed`. If `packed` is empty, cells are only counted, in `nexts`. Each
-    # thread has its own range and its own `nexts`, so no two threads write to the same index.
+    # thread has its own range and its own `nexts`, so no two threads write to the same index. `old` and `new` are the
+    # number of column blocks of each layout and whether it is symmetric.
+    old_columns, old_symmetric = old
     for shard in range(shards[0], shards[1]):
-        i = shard // old.column_blocks
-        j = shard % old.column_blocks
-        has_mirror = old.symmetric and i != j
+        i = shard // old_columns
+        j = shard % old_columns
+        has_mirror = old_symmetric and i != j
 
         for cell in range(arrays.offsets[0, shard], arrays.offsets[0, shard + 1]):
             row = arrays.positions[cell] >> 16
@@ -152,11 +145,10 @@ def move_cells(old, new, as_row, as_column, arrays, shards, nexts, packed):  # t
 
 
 @_jit
-def count_pairs(baskets, places, starts, span, block):  # type: ignore[no-untyped-def]
+def count_pairs(items, after, places, starts, span, block):  # type: ignore[no-untyped-def]
     """Write the cells of the items of a span to `block`: item, item behind it, units. Return the number of cells."""
-    # `baskets` are the items of all baskets, the number of items that each is paired with, and the units by distance.
-    # The occurrences of item n are `places[starts[n] : starts[n + 1]]`.
-    items, after, weights = baskets
+    # `items` are those of all baskets, and `after` the number of items that each is paired with. The occurrences of
+    # item n are `places[starts[n] : starts[n + 1]]`.
     sums = np.zeros(starts.size - 1, np.int64)
     used = 0
 
@@ -166,11 +158,11 @@ def count_pairs(baskets, places, starts, span, block):  # type: ignore[no-untype
             place = places[occurrence]
             for distance in range(after[place]):
                 other = items[place + distance + 1]
-                # A sum of 0 marks an item that this one has not met: weights are positive.
+                # A sum of 0 marks an item that this one has not met.
                 if sums[other] == 0:
                     block[1, used] = other
                     used += 1
-                sums[other] += weights[distance]
+                sums[other] += 1
 
         # Write the sums, and clear them for the next item: only those that were changed.
         for cell in range(before, used):

@@ -24,10 +24,9 @@ from swivel.runtime.estimates import ResourceEstimate, check_memory
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import track
 
-# Settings that must be equal. Imported counts have no window unless they are baskets.
+# Settings that must be equal. Imported counts have no window.
 COUNT_SETTINGS = ("window_left", "window_right", "weight", "columns", "near", "oov")
 READING_SETTINGS = ("encoding", "errors")  # of a text, which may differ
-IMPORT_SETTINGS = ("window", "weight")
 _PIECE_CELLS = 1 << 18
 _PIECE_SHARE = 8  # one eighth of the memory is for pieces
 _BYTES_PER_CELL = 160  # memory for a cell of a piece and its mirror
@@ -69,15 +68,14 @@ def shared_config(matrices: Sequence[Matrix]) -> dict[str, Any]:
 
 def _settings_of(matrix: Matrix) -> dict[str, Any]:
     """Return the settings that change the meaning of a count."""
-    stages = matrix.config
-    if "count" in stages:
-        config = CountConfig(**stages["count"])
-        text = stages.get("corpus", {})
-        joins = text.get("phrases", "none") != "none"
-        names = [name for name in text if name not in READING_SETTINGS and (joins or not name.startswith("phrase_"))]
-        window = {name: getattr(config, name) for name in COUNT_SETTINGS if name != "near" or config.has_bands}
-        return {name: text[name] for name in names} | window
-    return {name: stages["import"][name] for name in IMPORT_SETTINGS if name in stages.get("import", {})}
+    if "count" not in matrix.config:
+        return {}
+    config = CountConfig(**matrix.config["count"])
+    text = matrix.config.get("corpus", {})
+    joins = text.get("phrases", "none") != "none"
+    names = [name for name in text if name not in READING_SETTINGS and (joins or not name.startswith("phrase_"))]
+    window = {name: getattr(config, name) for name in COUNT_SETTINGS if name != "near" or config.has_bands}
+    return {name: text[name] for name in names} | window
 
 
 def _describe_columns(matrix: Matrix) -> str:

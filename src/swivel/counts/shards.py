@@ -1,22 +1,24 @@
-"""Sorted pieces of consecutive shards, the files or arrays to which they are appended, and the merging of runs.
+"""Sorted pieces of consecutive shards, and the files or arrays they are appended to; runs: merging, re-blocking, sums.
 
-A run holds all shards once, in order, in the layout of the finished matrix; so a single run needs no merging. Nothing
-here sorts.
+A run holds all shards once, in order, in the layout of the finished matrix; so a single run needs no merging. Only
+`reblock`, which copies the cells of a matrix into other blocks, sorts.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from swivel.counts.block_layout import Ints, Layout
 from swivel.runtime.parallel import map_in_order
-from swivel.storage.arrays import ArrayAppender, read_ahead
+from swivel.storage.arrays import ArrayAppender, create_array, read_ahead
+from swivel.storage.lock import scratch_folder
 from swivel.storage.manifest import open_array
 
 SATURATED = (1 << 32) - 1  # counts from here on are in large_counts
@@ -59,6 +61,12 @@ def make_piece(lengths: Ints, positions: NDArray[np.uint32], units: Ints) -> Cel
 def start_shards(lengths: Ints) -> Ints:
     """Return the offsets of a single run from the numbers of cells of its shards."""
     return np.concatenate([[0], np.cumsum(lengths)])[None]
+
+
+def name_arrays(arrays: CellArrays) -> dict[str, NDArray[Any]]:
+    """Return the arrays of the cells by the names of their files."""
+    values: tuple[NDArray[Any], ...] = arrays
+    return {name: array.ravel() for name, array in zip(FILES, values, strict=True)}
 
 
 def open_cells(folder: Path) -> CellArrays:
@@ -118,6 +126,26 @@ class RunFiles:
         return CellArrays(offsets.reshape(self.runs, -1), *others)
 
 
+@contextlib.contextmanager
+def gather_runs(parent: Path | None, layout: Layout, shards: range | None = None) -> Iterator[RunFiles]:
+    """Yield files for runs in a scratch folder in `parent`, deleted when the block ends; without it, runs in memory."""
+    with contextlib.nullcontext() if parent is None else scratch_folder(parent) as folder:
+        runs = RunFiles(folder, layout, shards)
+        with contextlib.closing(runs):
+            yield runs
+
+
+def split_evenly(weights: NDArray[Any], parts: int) -> list[tuple[int, int]]:
+    """Return at most `parts` ranges of indices that cover all weights, with about the same sum of weights.
+
+    >>> split_evenly(np.array([3, 2, 1]), 2)
+    [(0, 1), (1, 3)]
+    """
+    ends = np.cumsum(weights)
+    edges = np.searchsorted(ends, ends[-1] * np.arange(1, parts) / parts, side="left") + 1
+    return list(pairwise(np.unique([0, *edges.tolist(), weights.size]).tolist()))
+
+
 def merge_runs(runs: CellArrays, target: RunFiles, *, memory_bytes: int, threads: int) -> None:
     """Write the sum of all runs to `target` as one run; threads merge ranges of shards, which are written in order."""
     from swivel.counts import matrix_kernels as kernels
@@ -150,7 +178,7 @@ def sum_cells(cells: CellArrays, layout: Layout, *, threads: int) -> tuple[Ints,
     """Return the row sums and column sums of a single run in units, one array for a symmetric layout."""
     from swivel.counts import matrix_kernels as kernels
 
-    shape = kernels.LayoutShape(layout.row_blocks, layout.column_blocks, layout.symmetric)
+    shape = (layout.row_blocks, layout.column_blocks, layout.symmetric)
     ends = cells.offsets[0]
 
     def make_sums() -> tuple[Ints, Ints]:
@@ -162,7 +190,7 @@ def sum_cells(cells: CellArrays, layout: Layout, *, threads: int) -> tuple[Ints,
         part = slice(ends[first], ends[last])
         sums = make_sums()
         kernels.add_sums(
-            shape, first, np.diff(ends[first : last + 1]), cells.positions[part], cells.counts[part], *sums
+            *shape, first, np.diff(ends[first : last + 1]), cells.positions[part], cells.counts[part], *sums
         )
         return sums
 
@@ -201,3 +229,77 @@ def shard_ranges(offsets: Ints, max_cells: int) -> Iterator[tuple[int, int]]:
         last = min(max(last, first + 1), shards)
         yield first, last
         first = last
+
+
+def reblock(arrays: CellArrays, old: Layout, new: Layout, scratch: Path | None, *, threads: int = 1) -> CellArrays:
+    """Return the cells in the new layout, in memory-mapped files in `scratch`, or in memory if it is None."""
+    from swivel.counts import matrix_kernels as kernels
+
+    before, after = ((each.column_blocks, each.symmetric) for each in (old, new))
+    as_row = _make_table(old.row_blocks, old.largest_rows, new.row_blocks)
+    as_column = _make_table(old.column_blocks, old.largest_columns, new.column_blocks)
+    ranges = split_evenly(np.diff(arrays.offsets[0]), threads)  # each for one thread
+
+    def move_cells(nexts: Ints, packed: NDArray[np.uint64]) -> None:
+        """Move the cells; each thread processes one range of old shards and has one row of `nexts`."""
+
+        def move(part: int) -> None:
+            kernels.move_cells(before, after, as_row, as_column, arrays, ranges[part], nexts[part], packed)
+
+        list(map_in_order(move, range(len(ranges)), threads=threads))
+
+    # The first scan counts how many cells each range has for each new shard, so that the ranges can be written side by
+    # side in the second scan.
+    tallies = np.zeros((len(ranges), new.shards), np.int64)
+    move_cells(tallies, np.empty(0, np.uint64))
+    # First index of each (range, new shard): the offset of the shard, and the cells of earlier ranges in it.
+    offsets = np.concatenate([[0], np.cumsum(tallies.sum(axis=0))])
+    nexts = offsets[:-1] + np.cumsum(tallies, axis=0) - tallies
+
+    name = f"{new.row_blocks}x{new.column_blocks}"
+    size = (int(offsets[-1]),)
+
+    with contextlib.nullcontext() if scratch is None else scratch_folder(scratch) as folder:
+        packed = _create(folder, "packed", np.uint64, size)  # position << 32 | count
+        move_cells(nexts, packed)
+        positions = _create(scratch, f"positions-{name}", np.uint32, size)
+        counts = _create(scratch, f"counts-{name}", np.uint32, size)
+
+        def sort(shards: tuple[int, int]) -> None:
+            for shard in range(*shards):
+                cells = slice(offsets[shard], offsets[shard + 1])
+                # Position in the high bits: sorting the keys sorts the cells, and carries the counts along.
+                keys = np.sort(packed[cells])
+                positions[cells] = keys >> np.uint64(32)
+                counts[cells] = keys & np.uint64(0xFFFFFFFF)
+
+        list(map_in_order(sort, split_evenly(np.diff(offsets), 4 * threads), threads=threads))
+
+    large_cells = np.flatnonzero(counts == SATURATED) if arrays.large_cells.size else np.empty(0, np.int64)
+    new_arrays = CellArrays(offsets.reshape(1, -1), positions, counts, large_cells, np.empty(0, np.int64))
+
+    return new_arrays._replace(large_counts=_find_large_counts(arrays, old, new_arrays, new))
+
+
+def _create(folder: Path | None, name: str, dtype: type[np.generic], shape: tuple[int, ...]) -> NDArray[Any]:
+    return np.empty(shape, dtype) if folder is None else create_array(folder / f"{name}.npy", dtype, shape)
+
+
+def _make_table(old_blocks: int, largest: int, new_blocks: int) -> Ints:
+    """Return new block << 16 | new local position for each [old block, old local position]."""
+    features = np.arange(old_blocks)[:, None] + np.arange(largest) * old_blocks
+    return (features % new_blocks) << 16 | features // new_blocks
+
+
+def _find_large_counts(arrays: CellArrays, old: Layout, moved: CellArrays, new: Layout) -> Ints:
+    """Return the exact counts of the saturated cells in the new layout."""
+    # A cell is found by (row, column), or by (column, row) if the old layout stored its mirror.
+    exact = dict(zip(_find_large_cells(arrays, old), arrays.large_counts.tolist(), strict=True))
+    counts = [exact[cell] if cell in exact else exact[cell[::-1]] for cell in _find_large_cells(moved, new)]
+    return np.array(counts, np.int64)
+
+
+def _find_large_cells(arrays: CellArrays, layout: Layout) -> list[tuple[int, int]]:
+    shards = np.searchsorted(arrays.offsets[0], arrays.large_cells, side="right") - 1
+    rows, columns = layout.find_cells(shards, arrays.positions[arrays.large_cells])
+    return list(zip(rows.tolist(), columns.tolist(), strict=True))

@@ -21,9 +21,9 @@ from swivel.storage.manifest import fingerprint, open_array
 from swivel.storage.output_folder import output_folder
 
 if TYPE_CHECKING:
-    from swivel.corpus import Texts
     from swivel.corpus.encoded_corpus import EncodedCorpus
     from swivel.corpus.joined_corpus import JoinedCorpus, Phrase
+    from swivel.corpus.sources import Texts
     from swivel.counts import Matrix
 
 Check = Callable[[], None]  # raises an error if preparing the device has failed
@@ -77,7 +77,7 @@ def count(
     >>> matrix.count("a", "b")
     3.0
     """
-    from swivel.corpus import find_texts
+    from swivel.corpus.sources import find_texts
 
     options = make_options(options, settings)
     check_names(settings, CorpusConfig, VocabularyConfig, CountConfig)
@@ -96,7 +96,7 @@ def count_texts(
     vocabulary_file: Path | None,
 ) -> Matrix:
     """Count texts with resolved settings; `word_list` are the words of the vocabulary if a list of them was given."""
-    from swivel.corpus import can_compare, digest_sources, fingerprint_sources, local_files, to_facts
+    from swivel.corpus.sources import can_compare, digest_sources, fingerprint_sources, local_files, to_facts
     from swivel.counts import open_matrix
 
     rank = find_rank()
@@ -171,7 +171,7 @@ def _count(
         stages = (counting.corpus.without_path(), counting.vocabulary, counting.count)
         return count_on_ray(texts, path, stages, word_list, phrases, record, options)
 
-    from swivel.corpus import files_of
+    from swivel.corpus.sources import files_of
     from swivel.counts.cooccurrence import count_tokens
 
     # The GPU is prepared in the background while text is read; `check` raises what failed there.
@@ -196,7 +196,7 @@ def read_beside_device(
     check: Check,
 ) -> Result:
     """Return `read(texts, counting, *arguments, ...)`, in another process if this one prepares a GPU for counting."""
-    from swivel.corpus import read_in_process
+    from swivel.corpus.sources import read_in_process
 
     reading: dict[str, Any] = {"threads": options.thread_count, "memory_bytes": options.memory_bytes}
     reading |= {"progress": options.progress, "check": check}
@@ -236,7 +236,7 @@ def number_text(
 
 def _forecast_reading(texts: Texts, path: Path, progress: Progress) -> None:
     """Print how much text there is and how much disk it takes while it is read."""
-    from swivel.corpus import list_files, text_size
+    from swivel.corpus.sources import list_files, text_size
 
     files = list_files(texts)  # type: ignore[arg-type]
     size = sum(text_size(file) for file in files)
@@ -294,9 +294,9 @@ def find_phrases(texts: Texts, *, options: RunOptions | None = None, **settings:
     >>> [phrase.token for phrase in find_phrases(text, phrase_threshold=0.1)]
     ['new_york']
     """
-    from swivel.corpus import find_texts
     from swivel.corpus.encoded_corpus import encode_corpus
     from swivel.corpus.joined_corpus import JoinedCorpus
+    from swivel.corpus.sources import find_texts
 
     options = (options or RunOptions()).fix_memory()
     check_names(settings, CorpusConfig)

@@ -22,7 +22,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from swivel.config import CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig, recorded_config
-from swivel.corpus import can_compare, digest_sources, find_texts, fingerprint_sources, local_files, to_facts
+from swivel.corpus.sources import can_compare, digest_sources, find_texts, fingerprint_sources, local_files, to_facts
 from swivel.corpus.vocabulary import Vocabulary, choose_tokens, from_list
 from swivel.counts.cooccurrence import column_vocabulary, count_tokens
 from swivel.errors import ConfigError, VocabularyError
@@ -41,8 +41,8 @@ from swivel.vectors.formats import as_vectors
 from swivel.vectors.subwords import blend, unblend
 
 if TYPE_CHECKING:
-    from swivel.corpus import Texts
-    from swivel.corpus.type_tables import TypeCounts
+    from swivel.corpus.encoded_corpus import TypeCounts
+    from swivel.corpus.sources import Texts
     from swivel.counts import Matrix
 
 FILE_SETTINGS = ("encoding", "errors")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from swivel._version import __version__
-from swivel.corpus.digests import SOURCES
+from swivel.corpus.sources import SOURCES
 from swivel.errors import StorageError
 from swivel.runtime.resources import count_cores, format_bytes, free_memory
 from swivel.storage.manifest import MANIFEST, Folder, open_folder, read_manifest

@@ -24,7 +24,7 @@ from swivel.storage.lock import hold_folder
 from swivel.storage.output_folder import refuse_links, refuse_overlap
 
 if TYPE_CHECKING:
-    from swivel.corpus import Texts
+    from swivel.corpus.sources import Texts
     from swivel.vectors import Vectors
 
 OUTPUTS = ("matrix", "vectors", "report.html")  # what a run writes in its folder
@@ -56,7 +56,7 @@ def run(
     settings
         Settings of any stage, such as `window`, `min_count`, `dim`, `epochs`, `seed` and `device`.
     """
-    from swivel.corpus import find_texts, local_files
+    from swivel.corpus.sources import find_texts, local_files
     from swivel.vectors.formats import open_vectors, source_of
 
     path = Path(out)

@@ -27,8 +27,7 @@ from swivel.counts import Matrix, open_matrix
 from swivel.counts import block_layout as matrix_layout
 from swivel.counts.cooccurrence import column_vocabulary, count_tokens
 from swivel.counts.cooccurrence import corpus_count as counting
-from swivel.counts.cooccurrence import count_plan as planning
-from swivel.counts.cooccurrence.windows import part_names, window_unit, window_weights
+from swivel.counts.cooccurrence.corpus_count import part_names, window_unit, window_weights
 from swivel.errors import CountsError, FolderExists, MemoryBudgetError, StorageError
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT, Progress, Task
@@ -60,8 +59,8 @@ def count(
 
     ids = np.array(ids, np.uint32)
     spec = counting.make_spec(make_vocabulary(words), config)
-    survey = planning.survey_corpus(ids, words, config, threads=threads)
-    plan = planning.make_plan(spec.layout(), config, survey, threads=threads, memory=1 << 26)
+    survey = counting.survey_corpus(ids, words, config, threads=threads)
+    plan = counting.make_plan(spec.layout(), config, survey, threads=threads, memory=1 << 26)
     plan = dataclasses.replace(plan, chunk_places=chunk, block_cells=block_cells)
     counter = ChunkCounter(ids, spec.layout(), config, plan)
     options = RunOptions(threads=threads, memory=1 << 20)
@@ -184,7 +183,7 @@ def test_a_small_memory_budget_gives_the_same_files(tmp_path: Path) -> None:
     small = count_tokens(ids, vocabulary, config, tmp_path / "b", options)
     assert digest(folder_of(large)) == digest(folder_of(small))
     assert large.fingerprint == small.fingerprint
-    assert len(messages) == 1 and re.match(r"about [\d.]+ k cells: .* on disk, .* of memory, 1 s$", messages[0])
+    assert len(messages) == 1 and re.match(r"about [\d,]+ cells: .* on disk, .* of memory$", messages[0])
 
 
 def test_the_forecast_is_close() -> None:
@@ -192,9 +191,9 @@ def test_the_forecast_is_close() -> None:
     ids = np.minimum(rng.zipf(1.3, 300_000) - 1, 2_999).astype(np.uint32)
     config = CountConfig(window=3, columns="directional")
     layout = counting.make_spec(make_vocabulary(3_000), config).layout()
-    survey = planning.survey_corpus(ids, 3_000, config, threads=2)
-    plan = planning.make_plan(layout, config, survey, threads=1, memory=1 << 30)
-    disk, memory, seconds = planning.forecast_count(layout, survey, plan)
+    survey = counting.survey_corpus(ids, 3_000, config, threads=2)
+    plan = counting.make_plan(layout, config, survey, threads=1, memory=1 << 30)
+    disk, memory = counting.forecast_count(layout, survey, plan)
     cells = set()
     for distance in (1, 2, 3):
         cells.update((ids[:-distance].astype(np.int64) * 3_000 + ids[distance:]).tolist())
@@ -202,7 +201,6 @@ def test_the_forecast_is_close() -> None:
     assert survey.cells == pytest.approx(2 * len(cells), rel=0.35)
     assert 0 < memory < 1 << 30
     assert disk == 8 * survey.cells
-    assert seconds > 0
 
 
 def test_too_little_memory_is_refused_with_the_amount_needed(tmp_path: Path) -> None:
@@ -212,10 +210,10 @@ def test_too_little_memory_is_refused_with_the_amount_needed(tmp_path: Path) -> 
     assert not (tmp_path / "m").exists()
 
 
-def plan_for(places: int, *, memory: int, threads: int = 1) -> planning.CountPlan:
-    survey = planning.Survey(places, places, 0, places, 49)
+def plan_for(places: int, *, memory: int, threads: int = 1) -> counting.CountPlan:
+    survey = counting.Survey(places, places, 0, places, 49)
     layout = counting.make_spec(make_vocabulary(), CountConfig()).layout()
-    return planning.make_plan(layout, CountConfig(), survey, threads=threads, memory=memory)
+    return counting.make_plan(layout, CountConfig(), survey, threads=threads, memory=memory)
 
 
 def min_memory(places: int, threads: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -28,18 +27,15 @@ from device_counts import (
 )
 from stored import folder_of
 from swivel.config import CountConfig
-from swivel.corpus import BREAK, GAP
+from swivel.corpus.vocabulary import BREAK, GAP
 from swivel.counts import block_layout as matrix_layout
 from swivel.counts.block_layout import Layout
 from swivel.counts.cooccurrence import choose_device, count_tokens, prepare_device
 from swivel.counts.cooccurrence import corpus_count as count
+from swivel.counts.cooccurrence.corpus_count import window_weights
 from swivel.counts.cooccurrence.gpu import counter as device
-from swivel.counts.cooccurrence.gpu import device_plan
-from swivel.counts.cooccurrence.gpu import pairs as device_pairs
-from swivel.counts.cooccurrence.gpu.counter import warm_up
-from swivel.counts.cooccurrence.gpu.device_plan import estimate_pairs, make_rules, share_memory, split_shards
-from swivel.counts.cooccurrence.windows import window_weights
-from swivel.errors import ConfigError, CountsError, MemoryBudgetError, MissingExtra
+from swivel.counts.cooccurrence.gpu.counter import estimate_pairs, make_rules, share_memory, split_shards, warm_up
+from swivel.errors import ConfigError, CountsError, MemoryBudgetError
 from swivel.runtime.progress import Progress, Task
 
 
@@ -103,10 +99,11 @@ def test_groups_with_more_pairs_than_estimated_are_split(
     monkeypatch.setattr(device, "estimate_pairs", lambda *args, **named: estimates / 1_000)
     monkeypatch.setattr(device, "choose_capacity", lambda *args: 50)
     sizes: list[int] = []
+    original = device.sum_pairs
 
-    def sum_pairs(keys: torch.Tensor, counts: torch.Tensor, rules: device_plan.PairRules) -> object:
+    def sum_pairs(keys: torch.Tensor, counts: torch.Tensor, rules: device.PairRules) -> object:
         sizes.append(int(counts.sum()))
-        return device_pairs.sum_pairs(keys, counts, rules)
+        return original(keys, counts, rules)
 
     monkeypatch.setattr(device, "sum_pairs", sum_pairs)
     assert digest(folder_of(count_on_device(tmp_path / "device", ids, config, words=20))) == expected
@@ -214,7 +211,7 @@ def test_a_group_has_no_more_shards_than_fit_in_a_key(tmp_path: Path, monkeypatc
     rules = make_rules(Layout(1 << 26, 1 << 26, 1 << 10, 1 << 10, False), config, longest=1 << 20)
     assert (rules.weight_bits, rules.max_shards) == (13, 1 << (62 - 32 - 13))
     monkeypatch.setattr(matrix_layout, "BLOCK_SIZE", 3)
-    monkeypatch.setattr(device_plan, "_KEY_BITS", 7)  # 4 bits for a position and 2 for a weight leave 1 for the shard
+    monkeypatch.setattr(device, "_KEY_BITS", 7)  # 4 bits for a position and 2 for a weight leave 1 for the shard
     ids = make_corpus(8, 500)
     config = CountConfig(window=3)
     assert make_counter(ids, config).rules.max_shards == 2
@@ -242,20 +239,13 @@ def test_the_estimate_of_pairs_is_close(small_blocks: None) -> None:
     counter = make_counter(ids, CountConfig(window=5, columns="directional"), words=30)
     rules = counter.rules
     slots = device.upload_slots(counter, 0, ids.size)
-    write = device_pairs.make_writer("torch", slots, rules, tile=1 << 14)
+    write = device.make_writer("torch", slots, rules, tile=1 << 14)
     tallies = device._tally_blocks(slots, rules)
     keys = torch.empty(10**6, dtype=torch.int64)
     truth = [write(keys, range(shard, shard + 1), range(ids.size)) for shard in range(counter.layout.shards)]
     estimates = estimate_pairs(rules, tallies, places=ids.size)
     assert estimates.sum() == pytest.approx(sum(truth), rel=0.2)
     assert estimates == pytest.approx(np.array(truth), rel=0.5)
-
-
-def test_a_missing_triton_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert device_pairs.choose_writer("auto", torch.device("cuda")) == "torch"
-    with pytest.raises(MissingExtra, match="needs Triton: pip install triton"):
-        device_pairs.choose_writer("triton", torch.device("cpu"))
 
 
 def test_a_small_corpus_is_counted_on_the_cpu_unless_a_device_is_given() -> None:
@@ -326,13 +316,13 @@ def test_a_device_that_failed_is_tried_again(monkeypatch: pytest.MonkeyPatch, tm
 @pytest.mark.parametrize("window", [2, 10, 1_000, 10**9])
 def test_warming_up_counts_few_pairs(columns: str, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs: list[int] = []
-    write_tiles = device_pairs.write_tiles
+    write_tiles = device.write_tiles
 
     def record(*arguments: Any) -> int:
         pairs.append(write_tiles(*arguments))
         return pairs[-1]
 
-    monkeypatch.setattr(device_pairs, "write_tiles", record)
+    monkeypatch.setattr(device, "write_tiles", record)
     warm_up("cpu", CountConfig(window=window, columns=columns))
     assert bool(sum(pairs)) == (window <= 1_000)
     assert sum(pairs) <= 8

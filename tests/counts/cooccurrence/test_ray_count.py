@@ -20,7 +20,7 @@ from ray_cluster import TwoNodes
 from swivel import RunOptions
 from swivel.cli import cli
 from swivel.config import CorpusConfig
-from swivel.corpus.file_ranges import FileRange
+from swivel.corpus.streams import FileRange
 from swivel.counts import block_layout as matrix_layout
 from swivel.counts.block_layout import Layout
 from swivel.counts.cooccurrence import cluster_count as counting

@@ -14,8 +14,7 @@ import swivel
 from count_strategies import configs, count_by_definition, read_counts
 from fuzz.tokenizer_reference import split_units
 from swivel.config import CorpusConfig, CountConfig
-from swivel.corpus import BREAK, GAP
-from swivel.corpus.vocabulary import Vocabulary
+from swivel.corpus.vocabulary import BREAK, GAP, Vocabulary
 from swivel.errors import CountsError, VocabularyError
 
 WORDS = ["a", "b", "B", "İ", "ß", "é", "e\u0301", "don't", "x-y", "n_m", "1", "mr", "\u4e2d"]

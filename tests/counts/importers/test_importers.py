@@ -33,7 +33,7 @@ from import_sources import (
     write_text,
 )
 from swivel.cli import cli
-from swivel.counts.importers.spill import UnitFinder
+from swivel.counts.importers.context import UnitFinder
 from swivel.errors import ConfigError, CountsError, FolderExists
 
 OBJECTS: dict[str, Callable[[], Any]] = {
@@ -222,18 +222,6 @@ def count_together(baskets: list[list[str]]) -> dict[tuple[str, str], float]:
     return counts
 
 
-def count_in_window(baskets: list[list[str]], window: int) -> dict[tuple[str, str], float]:
-    counts: dict[tuple[str, str], float] = {}
-    for basket in baskets:
-        for place, one in enumerate(basket):
-            for distance in range(1, window + 1):
-                if place + distance < len(basket):
-                    other = basket[place + distance]
-                    counts[one, other] = counts.get((one, other), 0) + 1 / distance
-
-    return counts
-
-
 def make_baskets() -> list[list[str]]:
     rng = np.random.default_rng(9)
     return [[f"i{item}" for item in rng.integers(0, 30, rng.integers(0, 12))] for _ in range(200)]
@@ -246,19 +234,6 @@ def test_items_of_a_basket_count_once_per_pair(separator: str, tmp_path: Path) -
     for source in (file, baskets):
         matrix = swivel.import_counts(source, format="baskets")
         assert (counts_of(matrix), matrix.is_symmetric) == (count_together(baskets), True)
-
-
-def test_baskets_in_order_count_within_a_window() -> None:
-    baskets = make_baskets()
-    expected = count_in_window(baskets, 3)
-    ordered = swivel.import_counts(baskets, format="baskets", window=3, sides="same")
-    assert counts_of(ordered) == pytest.approx(expected)
-    both = {
-        pair: expected.get(pair, 0) + expected.get(pair[::-1], 0) for pair in {*expected, *(p[::-1] for p in expected)}
-    }
-    assert counts_of(swivel.import_counts(baskets, format="baskets", window=3)) == pytest.approx(both)
-    uniform = swivel.import_counts([["a", "b", "c"]], format="baskets", window=2, weight="uniform", sides="same")
-    assert counts_of(uniform) == {("a", "b"): 1, ("a", "c"): 1, ("b", "c"): 1}
 
 
 def test_header_and_comments_of_baskets_are_skipped(tmp_path: Path) -> None:

@@ -17,9 +17,8 @@ import scipy.sparse
 
 import swivel
 from import_sources import FILES, TRIPLES, TSV, glove_records, table, write_parquet, write_text
-from swivel.corpus import digest_sources
-from swivel.counts.importers.context import ImportChunk
-from swivel.counts.importers.spill import CellSpill
+from swivel.corpus.sources import digest_sources
+from swivel.counts.importers.context import CellSpill, ImportChunk
 from swivel.errors import ConfigError, CountsError, FolderExists, MemoryBudgetError, MissingExtra, StorageError
 from swivel.runtime.options import RunOptions
 
@@ -51,7 +50,7 @@ def test_bad_text_is_refused_with_its_line(text: str | bytes, tmp_path: Path) ->
     [
         ('"a,x,1\n', "line 1: not CSV"),
         ('"a",x,1\n"b",x\n', "line 2: 2 fields, but the first line has 3"),
-        (b'"a",x,1\n"\xff",x,1\n', "line 2: not valid UTF-8 .byte 0xff at column 2"),
+        (b'"a",x,1\n"\xff",x,1\n', "line 2: not valid UTF-8 .byte 0xff"),
     ],
 )
 def test_bad_csv_is_refused_with_its_line(text: str | bytes, message: str, tmp_path: Path) -> None:
@@ -66,7 +65,7 @@ def test_lines_after_a_header_have_their_number(tmp_path: Path) -> None:
 
 
 def test_very_long_lines_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swivel.corpus.text_lines.MAX_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr("swivel.corpus.streams.MAX_LINE_BYTES", 1 << 20)
     with pytest.raises(CountsError, match="line 1: longer than 1,048,576 bytes"):
         swivel.import_counts(write_text(tmp_path / "a.tsv", b"x" * (3 << 20)))
 
@@ -204,7 +203,7 @@ BAD_NPZ: dict[str, dict[str, Any]] = {
     "stored value 1: column 5 in a matrix of 2": {"indices": [0, 5]},
     "stored value 0: column -1 in a matrix of 2": {"indices": [-1, 1]},
     "index 18446744073709551615": {"indices": np.array([2**64 - 1, 0], np.uint64)},
-    "shape has 3 dimensions": {"shape": [1, 2, 3]},
+    "shape is 1 x 2 x 3": {"shape": [1, 2, 3]},
     "shape is -1 x 2": {"shape": [-1, 2]},
     "the count -2 is negative": {"data": [1.0, -2]},
     "2 rows, 3 columns and 2 values": {"format": np.array("coo"), "row": [0, 1], "col": [0, 1, 1]},
@@ -235,7 +234,7 @@ def test_npz_arrays_with_implausible_sizes_are_refused(tmp_path: Path) -> None:
     rows = np.zeros(200_001, np.int64)
     rows[-1] = 1
     np.savez_compressed(file, format="csr", shape=[200_000, 1], data=[1.0], indices=[0], indptr=rows)
-    with pytest.raises(MemoryBudgetError, match="200,001 pointers"):
+    with pytest.raises(MemoryBudgetError, match=r"reading the matrix needs .* of memory; pass a larger memory"):
         swivel.import_counts(file, options=swivel.RunOptions(memory="1MB"))
 
 
@@ -270,7 +269,7 @@ def test_bad_matrix_market_files_are_refused_with_their_line(text: str, tmp_path
         (glove_records((0, 1, 1.0)), "a 1\nb 2\n", "record 1: word 0 in a vocabulary of 2"),
         (glove_records((1, 1, -1.0)), "a 1\n", "record 1: the count -1 is negative"),
         (glove_records((1, 1, 1.0))[:-1], "a 1\n", "15 bytes are not a multiple of 16"),
-        (glove_records((1, 1, 1.0)), b"\xff 1\n", "vocab.txt, line 1: not valid UTF-8 .byte 0xff at column 1"),
+        (glove_records((1, 1, 1.0)), b"\xff 1\n", "vocab.txt, line 1: not valid UTF-8 .byte 0xff"),
         (glove_records((1, 1, 1.0)), None, "vocab.txt does not exist"),
     ],
 )
@@ -295,7 +294,7 @@ def test_bad_baskets_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CountsError, match="the source: there are no baskets"):
         swivel.import_counts([[]], format="baskets")
 
-    with pytest.raises(ConfigError, match="sides must be mirrored or same for baskets"):
+    with pytest.raises(ConfigError, match="a pair of a basket counts in both orders: omit sides"):
         swivel.import_counts([["a"]], format="baskets", sides="apart")
 
 
@@ -335,11 +334,8 @@ def test_settings_without_effect_are_refused(tmp_path: Path) -> None:
     baskets = write_text(tmp_path / "a.baskets", "a b\n")
 
     for source, settings, message in [
-        (text, {"window": 3}, "window applies to baskets, but .*a.tsv is read as triples"),
-        (text, {"weight": "uniform"}, "weight applies to baskets"),
-        (text, {"largest_basket": 3}, "largest_basket applies to baskets"),
+        (text, {"largest_basket": 3}, "largest_basket applies to baskets, but .*a.tsv is read as triples"),
         (baskets, {"fields": "1,2"}, "fields applies to triples, edges, parquet, arrow, but .* is read as baskets"),
-        (baskets, {"weight": "uniform"}, "pass window"),
         (table(), {"header": True}, "header applies to triples, edges, baskets, but the source is read as memory"),
         (np.eye(2), {"separator": "tab"}, "separator applies to"),
     ]:
@@ -447,13 +443,6 @@ def test_an_archive_beyond_memory_is_not_called_damaged(
 def test_a_comment_that_no_file_has_is_refused(comment: str) -> None:
     with pytest.raises(ConfigError, match="comment must be text that UTF-8 can encode, got"):
         swivel.import_counts([("a", "b")], comment=comment)
-
-
-@pytest.mark.parametrize("window", [10**9, 10**20])
-def test_a_window_beyond_all_baskets_counts_all_pairs(window: int) -> None:
-    wide = swivel.import_counts([["a", "b", "c"], ["a", "c"]], format="baskets", window=window)
-    assert wide.count("a", "c") == pytest.approx(1.5)
-    assert wide.count("a", "b") == pytest.approx(1.0)
 
 
 def test_labels_of_few_columns_leave_their_memory_to_the_rows() -> None:

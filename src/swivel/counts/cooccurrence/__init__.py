@@ -3,7 +3,6 @@
 The input is a corpus of vocabulary ids and a `CountConfig`; the result is a `swivel.counts.Matrix`.
 """
 
-from swivel.counts.cooccurrence.corpus_count import choose_device, count_tokens, prepare_device
-from swivel.counts.cooccurrence.windows import column_vocabulary
+from swivel.counts.cooccurrence.corpus_count import choose_device, column_vocabulary, count_tokens, prepare_device
 
 __all__ = ["choose_device", "column_vocabulary", "count_tokens", "prepare_device"]

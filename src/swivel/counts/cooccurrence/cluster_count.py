@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +21,15 @@ import numpy as np
 
 from swivel._version import __version__
 from swivel.config import CorpusConfig, CountConfig, VocabularyConfig
-from swivel.corpus.encoded_corpus import EncodedCorpus
-from swivel.corpus.file_ranges import FileRange, cut_files, encode_ranges, group_ranges
+from swivel.corpus.encoded_corpus import EncodedCorpus, PackedTypes, TypeCounts, encode_corpus
 from swivel.corpus.joined_corpus import JoinedCorpus, join_corpus
 from swivel.corpus.sources import TextFile, can_compare, files_of, list_files, text_size
-from swivel.corpus.type_tables import PackedTypes, TypeCounts
+from swivel.corpus.streams import FileRange, cut_files, group_ranges, open_range
 from swivel.corpus.vocabulary import Vocabulary, check_units, choose_vocabulary, describe_text
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.counts.block_layout import Layout
 from swivel.counts.cooccurrence.corpus_count import count_part, make_spec
-from swivel.counts.cooccurrence.count_plan import split_evenly
-from swivel.counts.shards import CellArrays, RunFiles, merge_runs, open_cells
+from swivel.counts.shards import CellArrays, RunFiles, gather_runs, merge_runs, open_cells, split_evenly
 from swivel.errors import ClusterError, ConfigError, CorpusError, MemoryBudgetError
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import track
@@ -273,7 +271,7 @@ def read_ranges(ranges: tuple[FileRange, ...], reading: TextReading) -> tuple[tu
     """Return the numbers of tokens and units, and the distinct tokens, of some ranges of the corpus."""
     reading.check()
     with _scratch() as scratch:
-        encoded = _encode(ranges, reading, scratch)
+        encoded = encode_ranges(ranges, reading, scratch)
         return (encoded.token_count, encoded.unit_count), encoded.types.merge().pack()
 
 
@@ -301,8 +299,8 @@ def count_ranges(
     """Count some ranges; yield None when that is done, then the cells of each group of shards."""
     reading.check()
 
-    with _scratch() as scratch, _gather(scratch, layout) as runs, _gather(scratch, layout) as merged:
-        encoded = _encode(ranges, reading, scratch)
+    with _scratch() as scratch, gather_runs(scratch, layout) as runs, gather_runs(scratch, layout) as merged:
+        encoded = encode_ranges(ranges, reading, scratch)
         ids = encoded.write_ids(vocabulary, keep_gaps=config.oov == "gap", path=scratch / "ids.npy", threads=1)
         count_part(ids, layout, config, runs, memory_bytes=memory_bytes)
         runs.close()
@@ -343,11 +341,11 @@ def merge_group(
     # of them in memory.
     ray = load_ray()
 
-    with place_folder(folder) as placed, _scratch() as scratch, _gather(scratch, layout, shards) as merged:
+    with place_folder(folder) as placed, _scratch() as scratch, gather_runs(scratch, layout, shards) as merged:
         target = RunFiles(placed, layout, shards)
 
         for first in range(0, len(pieces), MAX_RUNS):
-            with _gather(scratch, layout, shards) as runs:
+            with gather_runs(scratch, layout, shards) as runs:
                 for reference in pieces[first : first + MAX_RUNS]:
                     with runs.run():
                         runs.append(fetch(ray, reference, seconds=wait_seconds))
@@ -363,29 +361,27 @@ def merge_group(
         target.close()
 
 
-@contextmanager
-def _gather(parent: Path, layout: Layout, shards: range | None = None) -> Iterator[RunFiles]:
-    """Yield temporary files for runs, deleted when the block ends."""
-    with scratch_folder(parent) as folder:
-        runs = RunFiles(folder, layout, shards)
-        try:
-            yield runs
-        finally:
-            runs.close()
-
-
 def _scratch() -> AbstractContextManager[Path]:
     """Return a temporary folder on the local disk of this node."""
     return scratch_folder(Path(tempfile.gettempdir()))
 
 
-def _encode(ranges: tuple[FileRange, ...], reading: TextReading, scratch: Path) -> EncodedCorpus | JoinedCorpus:
+def encode_ranges(ranges: tuple[FileRange, ...], reading: TextReading, scratch: Path) -> EncodedCorpus | JoinedCorpus:
+    """Tokenize ranges with one thread; raise CorpusError with the line of the file if one cannot be read."""
+
+    def encode(parts: tuple[FileRange, ...]) -> EncodedCorpus:
+        streams = [open_range(part, reading.config) for part in parts]
+        return encode_corpus(streams, reading.config, scratch=scratch, threads=1)
+
     try:
-        corpus = encode_ranges(ranges, reading.config, scratch=scratch)
+        corpus = encode(ranges)
     except CorpusError as error:
         if isinstance(error.__cause__, OSError):
             raise CorpusError(f"{error} ({_name_node()}; every node must see the corpus)") from error
+        # Read again from the start of the files: this raises the same error, with the line of the file.
+        encode(tuple(replace(part, start=0) for part in ranges))
         raise
+
     if reading.phrases is None:
         return corpus
     return join_corpus(corpus, reading.config, scratch=scratch, threads=1, phrases=reading.phrases)

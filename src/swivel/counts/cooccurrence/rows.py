@@ -18,8 +18,7 @@ from swivel.config import CountConfig
 from swivel.corpus.vocabulary import BREAK, GAP
 from swivel.counts.block_layout import Layout, block_length
 from swivel.counts.cooccurrence import window_kernels as kernels
-from swivel.counts.cooccurrence.count_plan import CountPlan, split_places
-from swivel.counts.cooccurrence.windows import place_parts, window_weights
+from swivel.counts.cooccurrence.corpus_count import CountPlan, place_parts, split_places, window_weights
 from swivel.counts.shards import CellArrays, start_shards
 from swivel.runtime.parallel import map_in_order
 

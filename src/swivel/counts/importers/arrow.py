@@ -43,8 +43,8 @@ def _load_pyarrow(what: str, name: str) -> Iterator[Any]:
     try:
         yield pa
     except (pa.ArrowException, OSError, MemoryError, OverflowError, UnicodeDecodeError) as error:
-        text = first_line(error) or type(error).__name__
-        raise CountsError(f"{name}: pyarrow cannot read the file; it may be damaged ({text})") from error
+        reason = f"pyarrow cannot read the file; it may be damaged ({first_line(error)})"
+        raise CountsError(f"{name}: {reason}") from error
 
 
 def read_parquet(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
@@ -54,11 +54,10 @@ def read_parquet(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
 
         with parquet.ParquetFile(file) as reader:
             all_names = reader.schema_arrow.names
-            picks = pick_fields(context.config, all_names, len(all_names), str(file))
-            names = [all_names[pick] for pick in picks]
-            for name in names:
-                if all_names.count(name) > 1:
-                    raise CountsError(f"{file}: several columns are named {name!r}")
+            names = [all_names[pick] for pick in pick_fields(context.config, all_names, len(all_names), str(file))]
+            repeated = next((name for name in names if all_names.count(name) > 1), None)
+            if repeated is not None:
+                raise CountsError(f"{file}: several columns are named {repeated!r}")
 
             # One row group after another: a reader of all groups keeps the whole file in memory.
             groups = (

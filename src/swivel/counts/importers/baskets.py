@@ -1,7 +1,7 @@
 """Read baskets and sessions, one per line or one per list, and count the pairs of their items.
 
-Without a window, every unordered pair of distinct items of a basket counts 1, in both directions. With a window, a pair
-at distance t counts 1/t, or 1. The ids of the items are kept in scratch files, from which cells are generated.
+Every unordered pair of distinct items of a basket counts 1, in both directions. The ids of the items are kept in
+scratch files, from which cells are generated.
 """
 
 from __future__ import annotations
@@ -14,13 +14,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from swivel.config import CountConfig
-from swivel.corpus.text_lines import read_table_lines
+from swivel.corpus.streams import read_table_lines
 from swivel.counts.block_layout import Ints, UnitCells
-from swivel.counts.cooccurrence.windows import window_unit, window_weights
-from swivel.counts.importers.context import ImportContext, Place, number_places
-from swivel.counts.importers.import_config import SEPARATORS, ImportConfig
-from swivel.counts.importers.spill import PIECE, add_sums, open_spill
+from swivel.counts.importers.context import PIECE, ImportContext, Place, number_places, open_spill
+from swivel.counts.importers.import_config import SEPARATORS
 from swivel.errors import CountsError
 
 _ITEMS = 1 << 24  # items paired at a time: their arrays take 0.6 GiB
@@ -72,20 +69,18 @@ def read_basket_lists(baskets: Iterable[Any], context: ImportContext) -> Iterato
 
 
 def _number_baskets(baskets: list[list[Any]], context: ImportContext, place: Place) -> Baskets:
-    """Return baskets as ids; without a window, each item of a basket counts once, and baskets may not be too large."""
-    config = context.config
-    if config.window is None:
-        with contextlib.suppress(TypeError):  # `look_up` raises the error for items that are not hashable
-            baskets = [list(dict.fromkeys(basket)) for basket in baskets]
+    """Return baskets as ids; each item of a basket counts once, and baskets may not be too large."""
+    with contextlib.suppress(TypeError):  # `look_up` raises the error for items that are not hashable
+        baskets = [list(dict.fromkeys(basket)) for basket in baskets]
 
     lengths = np.array([len(basket) for basket in baskets], np.int64)
     longest = int(lengths.max(initial=0))
-    if config.window is None and longest > config.largest_basket:
+    if longest > context.config.largest_basket:
         pairs = longest * (longest - 1) // 2
         raise CountsError(
             f"{place(int(lengths.argmax()))}: a basket of {longest:,} items makes {pairs:,} pairs; "
-            "pass a larger largest_basket, or a window",
-            argument=("largest_basket", "window"),
+            "pass a larger largest_basket",
+            argument="largest_basket",
         )
 
     ends = np.cumsum(lengths)
@@ -98,12 +93,10 @@ class BasketSpill:
     """Files of items and basket lengths, from which the cells are generated."""
 
     length = None  # number of cells: not known before they are generated
+    unit = 1
 
-    def __init__(self, folder: Path | None, config: ImportConfig, sides: str) -> None:
+    def __init__(self, folder: Path | None) -> None:
         self.files = open_spill(folder, items=np.uint32, lengths=np.uint32)
-        self._both_ways = sides != "same"
-        self._window = config.window and CountConfig(window=config.window, weight=config.weight)
-        self.unit = window_unit(self._window) if self._window else 1
 
     def add(self, baskets: Baskets) -> None:
         """Append baskets to the files."""
@@ -121,7 +114,7 @@ class BasketSpill:
         """Return the number of occurrences of each item."""
         counts = np.zeros(size, np.int64)
         for items, _ in self._blocks():
-            add_sums(counts, items, np.ones(items.size, np.int64))
+            counts += np.bincount(items, minlength=size)
         return counts
 
     def _blocks(self) -> Iterator[tuple[Ints, Ints]]:
@@ -142,22 +135,16 @@ class BasketSpill:
     def pieces(self, threads: int) -> Iterator[UnitCells]:
         """Yield the cells of all pairs of a block of baskets, summed within the block; `threads` is not used."""
         for items, after in self._blocks():
-            if self._window is None and self._both_ways:
-                # In ascending order within each basket, so that a pair is counted in one direction only. The last item
-                # of a basket has none after it.
-                numbers = np.cumsum(after == 0) - (after == 0)
-                items = items[np.lexsort((items, numbers))]
-
-            # A window may be wider than any basket, whose items are what memory is needed for.
-            longest = int(after.max(initial=0))
-            weights = window_weights(self._window, longest)[0] if self._window else np.ones(longest, np.int64)
-            for rows, columns, units in _count_pairs(items, np.minimum(after, len(weights)), weights):
+            # In ascending order within each basket, so that a pair is counted in one direction only. The last item of a
+            # basket has none after it.
+            numbers = np.cumsum(after == 0) - (after == 0)
+            items = items[np.lexsort((items, numbers))]
+            for rows, columns, units in _count_pairs(items, after):
                 yield rows, columns, units
-                if self._both_ways:
-                    yield columns, rows, units
+                yield columns, rows, units
 
 
-def _count_pairs(items: Ints, after: Ints, weights: Ints) -> Iterator[UnitCells]:
+def _count_pairs(items: Ints, after: Ints) -> Iterator[UnitCells]:
     """Yield the cells of all pairs of an item and one of the `after` items behind it, each cell once."""
     from swivel.counts import matrix_kernels as kernels  # imports numba, after `check_libraries`
 
@@ -172,6 +159,6 @@ def _count_pairs(items: Ints, after: Ints, weights: Ints) -> Iterator[UnitCells]
     while first < size:
         last = max(int(np.searchsorted(cells, cells[first] + PIECE, "right")) - 1, first + 1)
         block = np.empty((3, int(cells[last] - cells[first])), np.int64)
-        length = kernels.count_pairs((items, after, weights), places, starts, (first, last), block)
+        length = kernels.count_pairs(items, after, places, starts, (first, last), block)
         yield block[0, :length], block[1, :length], block[2, :length]
         first = last

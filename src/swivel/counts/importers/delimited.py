@@ -16,13 +16,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.corpus.text_lines import LineBlock, read_table_lines
+from swivel.corpus.streams import LineBlock, read_table_lines
 from swivel.counts.importers.context import ImportChunk, ImportContext, Place
 from swivel.counts.importers.import_config import SEPARATORS, ImportConfig, pick_fields
 from swivel.errors import CountsError
 from swivel.runtime.numbers import is_plain, parse_float
 
-_KNOWN_NUMBERS = 1 << 16
 _CSV_LINES = 1 << 15
 _RULE = "the first line has"  # where the expected number of fields comes from
 
@@ -45,23 +44,10 @@ class FieldBatch:
         return self.fields[index :: self.width]
 
 
-class _Numbers(dict[bytes, float]):
-    """Cache of counts by their text."""
-
-    def __missing__(self, text: bytes) -> float:
-        value = parse_float(text)
-        if len(self) < _KNOWN_NUMBERS:
-            self[text] = value
-        return value
-
-
-def parse_numbers(
-    texts: list[bytes], place: Place, kind: str, convert: Callable[[bytes], float] = float
-) -> NDArray[np.float64]:
+def parse_numbers(texts: list[bytes], place: Place, kind: str) -> NDArray[np.float64]:
     """Return texts as numbers; raise CountsError with the place of a text that is not a number."""
-    if not is_plain(b"".join(texts)):  # One check for all: that of each text takes as long as its conversion.
-        convert = parse_float
-
+    # One check for all: that of each text takes as long as its conversion.
+    convert: Callable[[bytes], float] = float if is_plain(b"".join(texts)) else parse_float
     items = iter(texts)
     try:
         return np.fromiter(map(convert, items), np.float64, len(texts))
@@ -86,11 +72,9 @@ def read_triples(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
         first = FieldBatch(first.name, first.fields[first.width :], first.width, first.numbers[1:])
 
     picks = pick_fields(config, names, first.width, str(file))
-    parse = _Numbers().__getitem__
-
     for batch in itertools.chain([first], batches):
         rows, columns, *others = map(batch.column, picks)
-        counts = parse_numbers(others[0], batch.place, "count", parse) if others else None
+        counts = parse_numbers(others[0], batch.place, "count") if others else None
         yield context.make_chunk(rows, columns, counts, batch.place)
 
 

@@ -34,15 +34,15 @@ FORMATS = {
     "baskets": FileFormat(
         (".baskets",),
         "baskets.read_basket_file",
-        (*_TEXT, "window", "weight", "largest_basket"),
+        (*_TEXT, "largest_basket"),
         "mirrored",
         may_be_packed=True,
     ),
     "parquet": FileFormat((".parquet", ".pq"), "arrow.read_parquet", ("fields",)),
     "arrow": FileFormat((".arrow", ".arrows", ".feather", ".ipc"), "arrow.read_arrow", ("fields",)),
-    "npz": FileFormat((".npz",), "scipy_sparse.read_npz", is_alone=True),
-    "mtx": FileFormat((".mtx",), "matrix_market.read_market", may_be_packed=True, is_alone=True),
-    "glove": FileFormat((".bin",), "glove.read_glove", sides="same", is_alone=True),
+    "npz": FileFormat((".npz",), "matrix_readers.read_npz", is_alone=True),
+    "mtx": FileFormat((".mtx",), "matrix_readers.read_market", may_be_packed=True, is_alone=True),
+    "glove": FileFormat((".bin",), "matrix_readers.read_glove", sides="same", is_alone=True),
 }
 IN_MEMORY = FileFormat((), "", ("fields",))  # an object
 
@@ -76,15 +76,7 @@ class ImportConfig:
         None, "separator of the fields of a line; default: detected from the file", one_of(*SEPARATORS)
     )
     comment: str | None = config_field(None, "skip lines that begin with this text, such as #", TEXT)
-    window: int | None = config_field(
-        None, "baskets: count items at most this far apart, in order; default: all pairs of a basket", POSITIVE_INT
-    )
-    weight: str = config_field(
-        "harmonic", "weight of an item at distance t in a window: 1/t, or 1", one_of("harmonic", "uniform")
-    )
-    largest_basket: int = config_field(
-        5_000, "baskets without a window: longest basket allowed, because all its pairs are counted", POSITIVE_INT
-    )
+    largest_basket: int = config_field(5_000, "longest basket allowed, because all its pairs are counted", POSITIVE_INT)
     drop_empty: bool = config_field(False, "omit rows and columns of a matrix that have no counts", FLAG)
 
     def __post_init__(self) -> None:
@@ -116,8 +108,6 @@ def refuse_idle_settings(config: ImportConfig, format: str, name: str) -> None:
             f"{setting} applies to {takers}, but {name} is read as {format}; omit it, or pass format",
             argument=(setting, "format"),
         )
-    if "weight" in changes and config.window is None:
-        raise ConfigError("weight applies to distances in a window; pass window", argument=("weight", "window"))
 
 
 def pick_fields(config: ImportConfig, names: list[str] | None, width: int, where: str) -> tuple[int, ...]:

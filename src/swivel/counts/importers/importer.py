@@ -8,25 +8,37 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from swivel.config import result_settings
-from swivel.corpus import digest_sources, to_facts
-from swivel.counts.builder import building_bytes
+from swivel.config import CorpusConfig, result_settings
+from swivel.corpus.sources import (
+    PACKED_SUFFIXES,
+    STDIN,
+    FileDigest,
+    digest_sources,
+    fingerprint_sources,
+    is_pipe,
+    list_paths,
+    to_facts,
+)
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts.block_layout import Ints, UnitCells
+from swivel.counts.builder import MatrixBuilder, MatrixSpec, building_bytes
+from swivel.counts.importers import arrow, baskets, matrix_readers
+from swivel.counts.importers import import_tables as tables
 from swivel.counts.importers.baskets import BasketSpill
-from swivel.counts.importers.build import build_matrix
-from swivel.counts.importers.context import ImportContext, as_labels
-from swivel.counts.importers.detect import ImportSource, find_source
-from swivel.counts.importers.glove import read_label_file
+from swivel.counts.importers.context import CellSpill, ImportContext, as_labels
 from swivel.counts.importers.import_config import FORMATS, IN_MEMORY, ImportConfig, refuse_idle_settings
-from swivel.counts.importers.spill import CellSpill
-from swivel.counts.matrix import Matrix
-from swivel.counts.matrix_folder import open_matrix
-from swivel.errors import ConfigError, CountsError, StorageError, clear_errors
+from swivel.counts.importers.matrix_readers import VOCABULARY, read_label_file
+from swivel.counts.matrix import Matrix, open_matrix
+from swivel.errors import IS_TEXT_HINT, ConfigError, CorpusError, CountsError, StorageError, clear_errors
 from swivel.runtime.estimates import ResourceEstimate, check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import track
@@ -38,9 +50,12 @@ from swivel.storage.output_folder import output_folder
 # files take more, which is known only after reading.
 SCRATCH_PER_BYTE = 2
 _MEMORY_PER_BYTE = 5  # per byte of scratch: labels and sorted cells, up to the memory budget
+_MIN_BYTES = 1 << 17  # of memory for the builder
 _ADVICE = "remove the rarest labels"
 
 Labels = str | Path | Sequence[str] | Sequence[int] | None
+Spill: TypeAlias = CellSpill | BasketSpill
+Reader = Callable[[Any, ImportContext], Iterator[Any]]  # yields chunks, or batches of baskets
 
 
 def import_counts(
@@ -67,8 +82,7 @@ def import_counts(
     options
         Memory, threads and progress.
     settings
-        Fields of ImportConfig: format, sides, fields, header, separator, comment, window, weight, largest_basket,
-        drop_empty.
+        Fields of ImportConfig: format, sides, fields, header, separator, comment, largest_basket, drop_empty.
 
     Raises
     ------
@@ -148,13 +162,8 @@ def _import(
     options: RunOptions,
 ) -> Matrix:
     sides = config.sides or FORMATS.get(source.format, IN_MEMORY).sides
-    if source.format == "baskets" and sides == "apart":
-        raise ConfigError(
-            "sides must be mirrored or same for baskets, because items are rows and columns; got 'apart'",
-            argument="sides",
-        )
-    if source.format == "baskets" and sides == "undirected":
-        sides = "mirrored"
+    if source.format == "baskets" and sides != "mirrored":
+        raise ConfigError(f"a pair of a basket counts in both orders: omit sides, got {sides!r}", argument="sides")
     if source.format == "edges" and config.comment is None:
         config = dataclasses.replace(config, comment="#")
 
@@ -166,7 +175,7 @@ def _import(
 
     with contextlib.ExitStack() as stack:
         scratch = None if path is None else stack.enter_context(scratch_folder(path))
-        spill = BasketSpill(scratch, config, sides) if source.format == "baskets" else CellSpill(scratch)
+        spill = BasketSpill(scratch) if source.format == "baskets" else CellSpill(scratch)
         for file in spill.files:
             stack.callback(file.close)
 
@@ -186,3 +195,201 @@ def _import(
             return build_matrix(spill, context, path, provenance, options)
         except CountsError as error:
             raise CountsError(f"{source.name}: {error}") from error
+
+
+def build_matrix(
+    spill: Spill, context: ImportContext, path: Path | None, provenance: Mapping[str, Any], options: RunOptions
+) -> Matrix:
+    """Write the matrix of the spilled cells, with `provenance` in its manifest, and return it."""
+    if isinstance(spill, BasketSpill):
+        row_sums = column_sums = spill.count_items(len(context.labels[0]))
+    else:
+        row_sums, column_sums = _sum_sides(spill, context, options.thread_count)
+
+    rows, row_places = _rank(context.labels[0], row_sums, spill.unit, context)
+    columns: Vocabulary | None = None
+    column_places = row_places
+    if not context.is_shared:
+        columns, column_places = _rank(context.labels[1], column_sums, spill.unit, context)
+
+    symmetric = context.sides in ("mirrored", "undirected")
+    spec = MatrixSpec(rows=rows, columns=columns, unit=spill.unit, symmetric=symmetric)
+    memory = max(context.memory_bytes - context.rows.used["bytes"], _MIN_BYTES)
+    builder = MatrixBuilder(path, spec, memory_bytes=memory, threads=options.thread_count, overwrite=options.overwrite)
+
+    cells = spill.length
+    if cells is not None and context.sides == "undirected":
+        cells *= 2
+    with builder, track(options.progress, "building", cells, "cells") as task:
+        for row_ids, column_ids, units in _walk_cells(spill, context, options.thread_count):
+            places = column_places[column_ids]
+            _refuse_one_sided(row_ids, column_ids, places < 0, context)
+            builder.add(row_places[row_ids], places, units)
+            task.advance(units.size)
+        return builder.finish(**provenance)
+
+
+def _walk_cells(spill: Spill, context: ImportContext, threads: int) -> Iterator[UnitCells]:
+    """Yield rows, columns and units of all cells; if each pair is given once, in both orders."""
+    for rows, columns, units in spill.pieces(threads):
+        yield rows, columns, units
+        if context.sides == "undirected":
+            apart = rows != columns  # a diagonal cell is its own mirror
+            yield columns[apart], rows[apart], units[apart]
+
+
+def _sum_sides(spill: CellSpill, context: ImportContext, threads: int) -> tuple[Ints, Ints]:
+    """Return the row sums and column sums in units; if both are the same things, one array with their total."""
+    row_sums = np.zeros(len(context.labels[0]), np.int64)
+    column_sums = row_sums if context.is_shared else np.zeros(len(context.labels[1]), np.int64)
+
+    for rows, columns, units in _walk_cells(spill, context, threads):
+        np.add.at(row_sums, rows, units)
+        if context.sides in ("apart", "same"):  # Otherwise every pair is there in both orders already.
+            np.add.at(column_sums, columns, units)
+
+    return row_sums, column_sums
+
+
+def _rank(labels: list[str], sums: Ints, unit: int, context: ImportContext) -> tuple[Vocabulary, Ints]:
+    """Return the rows or columns by descending sum, and the position of each id among them, or -1."""
+    # Equal sums are ordered by label, so that the order of the source does not matter, or by position in a matrix.
+    is_labeled = context.shape is None
+    order = np.arange(len(labels))
+    if is_labeled:
+        order = np.array(sorted(range(len(labels)), key=labels.__getitem__), np.int64)
+
+    order = order[np.argsort(-sums[order], kind="stable")]
+    if is_labeled or context.config.drop_empty:
+        order = order[: int(np.count_nonzero(sums))]  # those without counts are last
+
+    places = np.full(len(labels), -1, np.int64)
+    places[order] = np.arange(order.size)
+    counts = np.maximum((sums[order] + unit // 2) // unit, sums[order] > 0)
+
+    return Vocabulary([labels[number] for number in order.tolist()], counts.tolist()), places
+
+
+def _refuse_one_sided(rows: Ints, columns: Ints, is_missing: NDArray[np.bool_], context: ImportContext) -> None:
+    """Raise CountsError for a column of mirrored cells that is never a row; only row sums were computed."""
+    if is_missing.any():
+        cell = int(is_missing.argmax())
+        row = context.labels[0][rows[cell]]
+        column = context.labels[0][columns[cell]]
+        raise CountsError(
+            f"the counts are not mirrored: {column!r} is a column of {row!r} but never a row; pass "
+            "sides='undirected' if each pair is given once, sides='apart' if rows and columns are different things"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ImportSource:
+    """A source of counts: its format, files and reader."""
+
+    format: str  # one of `import_config.FORMATS`, or "memory" for an object
+    files: tuple[Path, ...]  # in order; () for an object
+    size: float | None  # bytes, rows or cells; None if unknown
+    read: Callable[[ImportContext], Iterator[Any]]
+
+    @property
+    def name(self) -> str:
+        """Name in messages: the first file and the number of further files."""
+        if not self.files:
+            return "the source"
+        return f"{self.files[0]}" + (f" and {len(self.files) - 1:,} more" if len(self.files) > 1 else "")
+
+    @property
+    def local_files(self) -> list[Path]:
+        """All files that are read, including the vocabulary of GloVe."""
+        beside = [file.with_name(VOCABULARY) for file in self.files if self.format == "glove"]
+        return [*(file for file in self.files if file != STDIN), *(file for file in beside if file.is_file())]
+
+    def fingerprints(self, digests: Mapping[str, FileDigest]) -> dict[str, str]:
+        """Return a fingerprint for each file; an empty dictionary for objects and pipes."""
+        if not self.files or any(map(is_pipe, self.files)):
+            return {}
+        return fingerprint_sources(self.local_files, CorpusConfig(), digests)
+
+
+def find_source(source: Any, config: ImportConfig, out: str | Path | None = None) -> ImportSource:
+    """Return the source behind a path, several paths or an object; raise ConfigError if its format is unknown."""
+    # Nothing in the output folder `out` is part of a source.
+    paths = [source] if isinstance(source, (str, Path)) else source
+    if not isinstance(paths, (list, tuple)) or not all(isinstance(path, (str, Path)) for path in paths):
+        return _find_object(source, config)
+    if not paths:
+        raise ConfigError("no source: pass a file, several files, or a folder")
+
+    files = tuple(file for path in paths for file in _expand(path, out))
+    names = {config.format or _guess_format(file) for file in files}
+    if len(names) > 1:
+        raise ConfigError(f"sources have several formats ({', '.join(sorted(names))}); import them separately")
+
+    name = names.pop()
+    format = FORMATS[name]
+    if format.is_alone and len(files) > 1:
+        raise ConfigError(f"{files[1]}: second source, but format {name} allows only one; import them separately")
+
+    for file in files:
+        if not format.may_be_packed and (file == STDIN or file.suffix.lower() in PACKED_SUFFIXES):
+            shown = "standard input" if file == STDIN else str(file)
+            raise CountsError(f"{shown}: {name} must be an uncompressed file; save or unpack it first")
+
+    module, function = format.reader.split(".")
+    reader: Reader = getattr(import_module(f"swivel.counts.importers.{module}"), function)
+
+    def read(context: ImportContext) -> Iterator[Any]:
+        for file in files:
+            yield from reader(file, context)
+
+    size = None if STDIN in files else sum(file.stat().st_size for file in files)
+    return ImportSource(name, files, size, read)
+
+
+def _expand(path: str | Path, out: str | Path | None) -> list[Path]:
+    try:
+        return list_paths(path, outside=out)
+    except CorpusError as error:
+        raise CountsError(str(error).removesuffix(IS_TEXT_HINT)) from None
+
+
+def _guess_format(file: Path) -> str:
+    # What precedes the suffix of a compression counts: visits.tsv.gz has triples.
+    suffixes = [suffix.lower() for suffix in file.suffixes if suffix.lower() not in PACKED_SUFFIXES]
+    for name, format in FORMATS.items():
+        if suffixes and suffixes[-1] in format.suffixes:
+            return name
+
+    known = ", ".join(suffix for format in FORMATS.values() for suffix in format.suffixes)
+    raise ConfigError(f"{file}: unknown format; the name ends in none of {known}; pass format", argument="format")
+
+
+def _find_object(source: Any, config: ImportConfig) -> ImportSource:
+    if config.format not in (None, "triples", "edges", "baskets"):
+        raise ConfigError(f"format {config.format} is for files; for an object in memory omit format")
+
+    format = "memory"
+    size: int | None = None
+    reader: Reader
+    if config.format == "baskets":
+        format = "baskets"
+        reader = baskets.read_basket_lists
+    elif type(source).__module__.partition(".")[0] == "pyarrow":
+        reader = arrow.read_table
+    elif matrix_readers.is_sparse(source):
+        size = source.nnz
+        reader = matrix_readers.read_sparse
+    elif tables.is_frame(source):
+        size = source.shape[0]
+        reader = tables.read_frame
+    elif hasattr(source, "__array__") and hasattr(source, "shape"):
+        reader = matrix_readers.read_sparse
+    else:
+        format = config.format or "memory"
+        is_mapping = isinstance(source, Mapping)
+        size = len(source) if is_mapping else None
+        reader = tables.read_mapping if is_mapping else tables.read_iterable
+
+    if reader in (baskets.read_basket_lists, tables.read_iterable) and not isinstance(source, Iterable):
+        raise CountsError(f"expected a path, a table, a matrix or triples to iterate over, got {type(source).__name__}")
+    return ImportSource(format, (), size, lambda context: reader(source, context))

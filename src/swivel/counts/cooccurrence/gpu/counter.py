@@ -3,16 +3,22 @@
 The corpus is copied to the device once. Then, for one group of shards after another, the pairs of the group become
 keys, which are sorted and summed. Groups share no cells, so nothing is merged. A corpus that does not fit is counted in
 chunks, each a run of the builder.
+
+A *slot* is a word as `block << 16 | local position`; BREAK and GAP are -1 and -2. A *key* encodes one pair of places:
+its shard (relative to the first of the group), local row, local column, and in the lowest bits the index of its weight.
+Sorted keys are cells in storage order: equal keys are counted, and the few distinct weights of a cell are summed
+afterwards. Keys are written by `pair_kernels` or by plain torch operations, in no particular order.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+import importlib.util
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -21,41 +27,48 @@ from numpy.typing import NDArray
 from swivel.config import CountConfig
 from swivel.corpus.vocabulary import GAP, Vocabulary
 from swivel.counts.block_layout import Layout
-from swivel.counts.cooccurrence.corpus_count import make_spec
-from swivel.counts.cooccurrence.count_plan import Survey, estimate_disk, split_places, survey_corpus
-from swivel.counts.cooccurrence.gpu.device_plan import (
-    PairRules,
-    choose_capacity,
-    estimate_pairs,
-    make_rules,
-    share_memory,
-    split_shards,
+from swivel.counts.cooccurrence.corpus_count import (
+    Survey,
+    estimate_disk,
+    make_spec,
+    place_parts,
+    split_places,
+    survey_corpus,
+    window_weights,
 )
-from swivel.counts.cooccurrence.gpu.pairs import (
-    DeviceCells,
-    FetchedPiece,
-    Fetcher,
-    choose_writer,
-    make_writer,
-    merge_cells,
-    sum_pairs,
-)
-from swivel.counts.shards import CellArrays
-from swivel.errors import ConfigError
+from swivel.counts.shards import SATURATED, CellArrays, shard_ranges, split_evenly
+from swivel.errors import ConfigError, MemoryBudgetError
 from swivel.runtime.options import RunOptions
 from swivel.runtime.parallel import take_in_order
 from swivel.runtime.resources import format_bytes, free_memory, parse_bytes
 
 _SAMPLE_PLACES = 1 << 24  # sample in which the words of each block are counted
 _SHARE_OF_FREE = 0.9
-_PAIRS_PER_SECOND = 3.8e9  # measured end to end with a prototype on an H200; for the forecast only
 _WARM_UP_MEMORY = "64MiB"
 _MAX_WARM_WINDOW = 1_000
 _PIECE_BYTES_PER_CELL = 64  # position and count of the up to four pieces in flight, with a margin
+_SLICE = 1 << 24  # distinct keys per multiplication by weights, to bound temporary memory
+# Called with a buffer for keys, a range of shards and a range of places, it writes the keys of these places in these
+# shards, and returns their number, which may exceed the length of the buffer.
+PairWriter: TypeAlias = Callable[[torch.Tensor, range, range], int]
+# The cells of a range of shards, on the device, in storage order: their keys, (shard - first shard) << cell bits |
+# local row << local bits | local column, and their exact units, int64.
+DeviceCells: TypeAlias = tuple[torch.Tensor, torch.Tensor]
+# The last shard plus one of a piece, the piece, which is being copied to the host, and the event at the end of the
+# copy. torch reuses the pinned memory of a piece once its arrays are freed.
+FetchedPiece: TypeAlias = "tuple[int, CellArrays, torch.cuda.Event | None]"
+MAX_KEYS = (1 << 31) - 1  # the longest array that torch sorts on CUDA
+BYTES_PER_KEY = 64  # key, sorted copy, distinct keys and their frequencies, cells and their sums
+BYTES_PER_PAIR = 96  # of a tile in `TorchPairs`: slots, shards, keys and masks
+_KEY_BITS = 62
+_FILL = 0.9  # target fill of a group: pairs are estimated, and a group with too many is generated again
+_MIN_KEYS = 64
+_MERGED_CELLS = 1 << 20  # of a shard that is counted in parts of the corpus and merged
+_STAGED_PLACES = 1 << 24  # per copy to the device
 
 
 class DeviceCounter:
-    """Counts a corpus on a device, chunk by chunk. `writer` is "triton", "torch", or "auto" (triton on CUDA)."""
+    """Counts a corpus on a device, chunk by chunk. `writer` is "triton" or "torch"; by default triton on CUDA."""
 
     def __init__(
         self,
@@ -66,7 +79,7 @@ class DeviceCounter:
         options: RunOptions,
         device: str,
         *,
-        writer: str = "auto",
+        writer: str | None = None,
     ) -> None:
         self.ids = ids
         self.layout = layout
@@ -76,21 +89,18 @@ class DeviceCounter:
         self.memory_bytes = device_budget(self.device, config)
         self.rules = make_rules(layout, config, longest=survey.longest)
         self.share = share_memory(self.memory_bytes, ids.size, self.rules)
-        self.writer = choose_writer(writer, self.device)
+        has_triton = self.device.type == "cuda" and importlib.util.find_spec("triton") is not None
+        self.writer = writer or ("triton" if has_triton else "torch")
         self.piece_cells = max(1, options.memory_bytes // _PIECE_BYTES_PER_CELL)
-        self.seconds = dict.fromkeys(("copy", "generate", "sort", "sum", "fetch"), 0.0)  # spent in each step so far
-        self.groups = 0  # groups of shards sorted so far
         self._fetcher = Fetcher(self.device, self.rules, max_cells=self.piece_cells)
 
     def __str__(self) -> str:
         return f"counting on {self.device} with {self.writer}, using {format_bytes(self.memory_bytes)} of its memory"
 
-    def forecast(self, cells: int) -> tuple[int, int, float]:
-        """Return the estimated disk and memory of the host, in bytes, and the seconds of counting `cells` cells."""
+    def forecast(self, cells: int) -> tuple[int, int]:
+        """Return the estimated disk and memory of the host, in bytes, that counting `cells` cells takes."""
         stored, disk = estimate_disk(cells, self.layout, len(self.chunks()))
-        pairs = self.ids.size * self.rules.reach * (1 if self.rules.symmetric else 2)
-        memory = 8 * self.share.staged_places + 32 * min(self.piece_cells, int(stored))
-        return disk, memory, pairs / _PAIRS_PER_SECOND
+        return disk, 8 * self.share.staged_places + 32 * min(self.piece_cells, int(stored))
 
     def chunks(self) -> list[tuple[int, int]]:
         """Return the ranges of places to count: a single one if the corpus fits on the device."""
@@ -98,9 +108,8 @@ class DeviceCounter:
 
     def count_chunk(self, first: int, last: int) -> Iterator[tuple[CellArrays, int]]:
         """Yield the cells of the pairs whose earlier place is in the chunk, shard by shard, and the tokens done."""
-        with self._timed("copy"):
-            slots = upload_slots(self, first, last)
-            estimates = estimate_pairs(self.rules, _tally_blocks(slots, self.rules), places=last - first)
+        slots = upload_slots(self, first, last)
+        estimates = estimate_pairs(self.rules, _tally_blocks(slots, self.rules), places=last - first)
 
         chunk = _CorpusChunk(self, slots, last - first, choose_capacity(estimates, self.share, self.rules))
         share = np.concatenate([[0.0], np.cumsum(estimates)]) / max(float(estimates.sum()), 1e-9)
@@ -115,8 +124,7 @@ class DeviceCounter:
                     return
                 stop, piece, arrival = fetched
                 if arrival is not None:
-                    with self._timed("fetch"):
-                        arrival.synchronize()
+                    arrival.synchronize()
 
                 is_last = stop == self.layout.shards
                 places = last if is_last else first + int(share[stop] * (last - first))
@@ -133,12 +141,6 @@ class DeviceCounter:
         for shards in split_shards(estimates, max_pairs=chunk.keys.numel(), max_shards=self.rules.max_shards):
             for part, cells in chunk.count_shards(shards, range(chunk.places)):
                 yield from self._fetcher.fetch(part, cells)
-
-    @contextmanager
-    def _timed(self, part: str) -> Iterator[None]:
-        started = time.perf_counter()
-        yield
-        self.seconds[part] += time.perf_counter() - started
 
 
 class _CorpusChunk:
@@ -168,20 +170,12 @@ class _CorpusChunk:
 
     def _count_once(self, shards: range, places: range) -> DeviceCells | None:
         """Return the cells, or None if the keys of all pairs do not fit in the buffer."""
-        # Each step ends with a value that the host waits for, so its time does not include earlier steps.
-        timed = self.counter._timed
-        with timed("generate"):
-            total = self._write(self.keys, shards, places)
-
+        total = self._write(self.keys, shards, places)
         if total > self.keys.numel():
             return None
 
-        self.counter.groups += 1
-        with timed("sort"):
-            keys, counts = torch.unique(self.keys[:total], return_counts=True)
-
-        with timed("sum"):
-            return sum_pairs(keys, counts, self.counter.rules)
+        keys, counts = torch.unique(self.keys[:total], return_counts=True)
+        return sum_pairs(keys, counts, self.counter.rules)
 
 
 def _halve(numbers: range) -> tuple[range, range]:
@@ -282,3 +276,266 @@ class _Staging:
         target.copy_(self.buffer[: ids.size], non_blocking=self.copied is not None)
         if self.copied is not None:
             self.copied.record(torch.cuda.current_stream(target.device))
+
+
+def write_tiles(
+    slots: torch.Tensor,
+    tables: torch.Tensor,
+    rules: PairRules,
+    tile: int,
+    keys: torch.Tensor,
+    shards: range,
+    places: range,
+) -> int:
+    """Write keys with plain torch operations, on any device, `tile` places at a time; see `PairWriter`."""
+    reach = rules.reach
+    used = 0
+
+    for first in range(places.start, places.stop, tile):
+        last = min(first + tile, places.stop)
+        word = slots[first:last, None]
+        others = slots[first + 1 : last + reach].unfold(0, reach, 1)
+        # A pair is linked if both places hold words and no break (-1) is between them.
+        linked = (word >= 0) & (others >= 0) & (others.eq(-1).cumsum(1, dtype=torch.int32) == 0)
+        word = word.expand_as(others)
+
+        # The later word as column of the earlier one, then the earlier word as column of the later one.
+        for row, column, table in ((word, others, tables[:2]), (others, word, tables[2:])):
+            pair_keys = _make_keys(linked, row, column, table, rules, shards)
+            target = keys[used : used + pair_keys.numel()]
+            target.copy_(pair_keys[: target.numel()])
+            used += pair_keys.numel()
+
+    return used
+
+
+def _make_keys(
+    linked: torch.Tensor, row: torch.Tensor, column: torch.Tensor, table: torch.Tensor, rules: PairRules, shards: range
+) -> torch.Tensor:
+    part, weight = table
+    shard = (row >> 16) * (rules.blocks * rules.parts) + (column >> 16) * rules.parts + part
+    is_counted = linked & (shard >= shards.start) & (shard < shards.stop) & (weight >= 0)
+    if rules.symmetric:
+        is_counted &= (row >> 16) <= (column >> 16)
+
+    # shard | local row | local column | weight index, from the highest to the lowest bits
+    key: torch.Tensor = shard[is_counted].long() - shards.start
+    for local in (row, column):
+        key = key << rules.local_bits | local[is_counted].long() & 0xFFFF
+    return torch.bitwise_or(key << rules.weight_bits, weight.expand_as(shard)[is_counted].long())
+
+
+def make_writer(name: str, slots: torch.Tensor, rules: PairRules, *, tile: int) -> PairWriter:
+    """Return the writer of that name. `slots` must have `reach` places after the last one that is counted."""
+    tables = torch.from_numpy(rules.tables).to(slots.device)
+    if name == "torch":
+        return partial(write_tiles, slots, tables, rules, tile)
+
+    from swivel.counts.cooccurrence.gpu.pair_kernels import launch_pairs
+
+    return partial(launch_pairs, slots, tables, rules)
+
+
+def sum_pairs(keys: torch.Tensor, counts: torch.Tensor, rules: PairRules) -> DeviceCells:
+    """Return the cells of distinct keys and their units. Both arguments are overwritten."""
+    weights = torch.from_numpy(rules.weights).to(keys.device)
+    mask = (1 << rules.weight_bits) - 1
+    # x_ij = sum over distances t of (number of pairs at t) * weight(t), in units.
+    for first in range(0, keys.numel(), _SLICE):
+        part = slice(first, first + _SLICE)
+        counts[part] *= weights[keys[part] & mask]
+    keys >>= rules.weight_bits
+    return sum_equal(keys, counts)
+
+
+def sum_equal(keys: torch.Tensor, units: torch.Tensor) -> DeviceCells:
+    """Return the distinct values of ascending `keys` and the sums of their units. `units` is overwritten."""
+    # Sums are differences of cumulative sums, which is exact in integer arithmetic modulo 2^64.
+    is_last = torch.ones(keys.numel(), dtype=torch.bool, device=keys.device)
+    is_last[:-1] = keys[1:] != keys[:-1]
+    ends = is_last.nonzero().squeeze(1)
+    sums = units.cumsum_(0)[ends]
+    return keys[ends], torch.diff(sums, prepend=sums.new_zeros(1))
+
+
+def merge_cells(one: DeviceCells, two: DeviceCells) -> DeviceCells:
+    """Return the sum of the counts of two parts of the corpus for the same shards."""
+    keys, units = (torch.cat(tensors) for tensors in zip(one, two, strict=True))
+    keys, order = keys.sort()
+    return sum_equal(keys, units[order])
+
+
+class Fetcher:
+    """Copies cells to the host on its own CUDA stream, concurrently with counting."""
+
+    def __init__(self, device: torch.device, rules: PairRules, *, max_cells: int) -> None:
+        self.rules = rules
+        self.max_cells = max_cells
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+    def fetch(self, shards: range, cells: DeviceCells) -> Iterator[FetchedPiece]:
+        """Yield the cells of shards in pieces of whole shards with at most `max_cells` cells, or of a single shard."""
+        keys, units = cells
+        edges = torch.arange(len(shards) + 1, device=keys.device) << self.rules.cell_bits
+        ends = torch.searchsorted(keys, edges).cpu().numpy()
+
+        for first, last in shard_ranges(ends[None], self.max_cells):
+            part = slice(int(ends[first]), int(ends[last]))
+            offsets = (ends[first : last + 1] - ends[first])[None]
+            yield shards.start + last, *self._send(offsets, keys[part], units[part])
+
+    def _send(
+        self, offsets: NDArray[np.int64], keys: torch.Tensor, units: torch.Tensor
+    ) -> tuple[CellArrays, torch.cuda.Event | None]:
+        large = (units >= SATURATED).nonzero().squeeze(1)
+        bits = self.rules.local_bits
+        mask = (1 << bits) - 1
+        positions = _to_32_bits((keys >> bits & mask) << 16 | keys & mask)
+        counts = _to_32_bits(units.clamp(max=SATURATED))
+        hosts, arrival = self._copy(positions, counts)
+        positions_host, counts_host = (host.numpy().view(np.uint32) for host in hosts)
+        large_counts = units[large].cpu().numpy()
+        piece = CellArrays(offsets, positions_host, counts_host, large.cpu().numpy(), large_counts)
+        return piece, arrival
+
+    def _copy(self, *tensors: torch.Tensor) -> tuple[list[torch.Tensor], torch.cuda.Event | None]:
+        if self._stream is None:
+            return [tensor.cpu() for tensor in tensors], None
+
+        # The copy starts after the kernels that write the tensors; record_stream keeps their memory until it ends.
+        self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
+
+        with torch.cuda.stream(self._stream):
+            hosts = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True) for tensor in tensors]
+            for host, tensor in zip(hosts, tensors, strict=True):
+                host.copy_(tensor, non_blocking=True)
+                tensor.record_stream(self._stream)
+            arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            arrival.record(self._stream)
+
+        return hosts, arrival
+
+
+def _to_32_bits(values: torch.Tensor) -> torch.Tensor:
+    """Return values below 2^32 as int32 with the same bits."""
+    return (((values + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)).to(torch.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class PairRules:
+    """Which pairs of places are counted, in which cells and with which weight.
+
+    `tables` is [4, reach], one column per distance: part and weight of the later word as column of the earlier one,
+    then part and weight of the earlier word as column of the later one. A weight is an index into `weights`, or -1
+    outside the window.
+    """
+
+    tables: NDArray[np.int32]
+    weights: NDArray[np.int64]  # distinct weights in units
+    blocks: int  # of words
+    parts: int  # columns per word
+    symmetric: bool  # whether only shards with row block <= column block are stored
+    local_bits: int  # of a local row or column
+    weight_bits: int  # of the index of a weight
+
+    @property
+    def reach(self) -> int:
+        """Largest distance in the window."""
+        return int(self.tables.shape[1])
+
+    @property
+    def cell_bits(self) -> int:
+        """Bits of a local row and a local column together."""
+        return 2 * self.local_bits
+
+    @property
+    def max_shards(self) -> int:
+        """Number of shards that fit in a key: at least 1, because a position has 32 bits and weights fewer than 30."""
+        return 1 << min(_KEY_BITS - self.cell_bits - self.weight_bits, 20)
+
+
+def make_rules(layout: Layout, config: CountConfig, *, longest: int) -> PairRules:
+    """Return the pair rules for units of at most `longest` places.
+
+    >>> rules = make_rules(Layout(4, 4, 2, 2, True), CountConfig(window=10), longest=3)
+    >>> rules.tables.tolist(), rules.weights.tolist()
+    ([[0, 0], [1, 0], [0, 0], [1, 0]], [1260, 2520])
+    """
+    max_distance = max(longest - 1, 1)  # of two places in one unit
+    left, right = window_weights(config, max_distance)
+    distinct = np.unique(np.concatenate([left, right]))
+    parts = place_parts(config, max_distance)
+
+    tables = np.full((4, max(left.size, right.size)), -1, np.int32)
+    tables[0, : right.size] = parts[left.size + 1 :]
+    tables[1, : right.size] = np.searchsorted(distinct, right)
+    tables[2, : left.size] = parts[: left.size][::-1]
+    tables[3, : left.size] = np.searchsorted(distinct, left)
+
+    return PairRules(
+        tables=tables,
+        weights=distinct,
+        blocks=layout.row_blocks,
+        parts=layout.column_blocks // layout.row_blocks,
+        symmetric=layout.symmetric,
+        local_bits=(layout.largest_rows - 1).bit_length(),
+        weight_bits=(distinct.size - 1).bit_length(),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryShare:
+    """Sizes of the buffers on the device."""
+
+    chunk_places: int  # places of the corpus on the device at a time
+    keys: int  # pairs sorted at a time
+    tile_places: int  # per tile of `TorchPairs`
+    staged_places: int  # per copy to the device
+
+
+def share_memory(memory: int, places: int, rules: PairRules) -> MemoryShare:
+    """Return buffer sizes for `memory` bytes on the device, or raise MemoryBudgetError with the bytes needed."""
+    # The corpus gets at most a quarter, tiles get an eighth, keys get the rest.
+    min_keys = max(_MIN_KEYS, 2 * rules.reach)  # pairs of one place
+    merging_bytes = BYTES_PER_KEY * min(1 << rules.cell_bits, _MERGED_CELLS)
+    needed = merging_bytes + 2 * (BYTES_PER_KEY * min_keys + (BYTES_PER_PAIR + 8) * rules.reach)
+
+    if memory < needed:
+        raise MemoryBudgetError(
+            f"counting on a device needs at least {format_bytes(needed)} of its memory, got {format_bytes(memory)}"
+        )
+
+    available = memory - merging_bytes
+    staged = max(1, min(_STAGED_PLACES, available // 256))
+    chunk = max(1, min(places, available // 16 - rules.reach))
+    keys = (available - 4 * (chunk + rules.reach) - available // 8) // BYTES_PER_KEY
+    tile = max(1, min(available // 8 // (BYTES_PER_PAIR * rules.reach), 1 << 22))
+
+    return MemoryShare(chunk, min(max(keys, min_keys), MAX_KEYS), tile, staged)
+
+
+def estimate_pairs(rules: PairRules, tallies: NDArray[np.int64], *, places: int) -> NDArray[np.float64]:
+    """Return the expected number of pairs of each shard, in so many places, if words were independent."""
+    # `tallies` are the numbers of words of each block in a sample; the last entry counts places without a word.
+    share = tallies / max(int(tallies.sum()), 1)
+    is_inside = rules.tables[1::2] >= 0
+    offsets = np.bincount(rules.tables[0::2][is_inside], minlength=rules.parts)
+    # Expected pairs of blocks i and j at one distance: places * P(word in i) * P(word in j).
+    pairs = places * share[:-1, None, None] * share[None, :-1, None] * offsets[None, None, :]
+    if rules.symmetric:
+        pairs *= np.triu(np.ones((rules.blocks, rules.blocks)))[:, :, None]
+    return pairs.reshape(-1)
+
+
+def choose_capacity(estimates: NDArray[np.float64], share: MemoryShare, rules: PairRules) -> int:
+    """Return the capacity of the key buffer: at most `share.keys`, and not much more than the estimate."""
+    expected_keys = int(1.05 / _FILL * estimates.sum()) + 4_096
+    return max(min(share.keys, expected_keys), 2 * rules.reach)
+
+
+def split_shards(estimates: NDArray[np.float64], *, max_pairs: int, max_shards: int) -> Iterator[range]:
+    """Yield all shards in as few ranges of about equal work as `max_pairs` and `max_shards` allow."""
+    groups = max(1, int(np.ceil(estimates.sum() / (_FILL * max_pairs))))
+    for first, last in split_evenly(estimates, groups):
+        for start in range(first, last, max_shards):
+            yield range(start, min(start + max_shards, last))

@@ -1,4 +1,4 @@
-"""Triton kernel that writes the keys of the pairs in a corpus (see `device_plan` for slots and keys).
+"""Triton kernel that writes the keys of the pairs in a corpus (see `counter` for slots and keys).
 
 Keys are written in no particular order, into a buffer of the caller. Runs on CUDA devices or in Triton's interpreter.
 """
@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from swivel.counts.cooccurrence.gpu.device_plan import PairRules
+from swivel.counts.cooccurrence.gpu.counter import PairRules
 
 BLOCK = 512  # places per program
 WARPS = 4
