@@ -33,7 +33,7 @@ from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Progress, track
 from swivel.storage.files import create_folder
 from swivel.storage.manifest import fingerprint, open_array
-from swivel.storage.output_folder import output_folder
+from swivel.storage.output_folder import check_output, has_result, open_work_folder
 from swivel.storage.temporary import scratch_folder
 from swivel.vectors import Vectors, VectorTable, combine_vectors, load, recover_axes
 from swivel.vectors.folder import write_vectors
@@ -100,26 +100,26 @@ def extend(
         word_list = tuple(dict.fromkeys(word_list))
 
     config = {**trained.settings, **counting.to_dict()}
-    with output_folder(out, [trained.path, file_of(vocabulary), *local_files(texts)], options) as output:
-        path = output.path
-        inputs = {}
-        if path is not None:
-            digests = digest_sources(texts, known=path, threads=options.thread_count, progress=options.progress)
-            inputs = {"vectors": trained.fingerprint, **fingerprint_sources(texts, counting.corpus, digests)}
-            if word_list is not None:
-                inputs["vocabulary"] = fingerprint(list(word_list))
-            if output.has_result("vectors", {"config": config, "inputs": inputs}, is_comparable=can_compare(inputs)):
-                return load(path)
+    path = check_output(out, [trained.path, file_of(vocabulary), *local_files(texts)], options)
+    inputs = {}
+    if path is not None:
+        digests = digest_sources(texts, known=path, threads=options.thread_count, progress=options.progress)
+        inputs = {"vectors": trained.fingerprint, **fingerprint_sources(texts, counting.corpus, digests)}
+        if word_list is not None:
+            inputs["vocabulary"] = fingerprint(list(word_list))
+        provenance = {"config": config, "inputs": inputs}
+        if has_result(path, "vectors", provenance, options, is_comparable=can_compare(inputs)):
+            return load(path)
 
-        with output.working() as folder:
-            with scratch_folder(folder) as scratch:
-                counts = _count_words(trained, texts, counting, word_list, scratch, options)
-            result = _add_words(trained, counts, counting, options)
-            if path is None:
-                return result
-            with create_folder(path, "vectors", overwrite=options.overwrite) as writer:
-                write_vectors(writer, result, config=config, inputs=inputs, facts=to_facts(digests))
-        return load(path)
+    with open_work_folder(path) as folder:
+        with scratch_folder(folder) as scratch:
+            counts = _count_words(trained, texts, counting, word_list, scratch, options)
+        result = _add_words(trained, counts, counting, options)
+        if path is None:
+            return result
+        with create_folder(path, "vectors", overwrite=options.overwrite) as writer:
+            write_vectors(writer, result, config=config, inputs=inputs, facts=to_facts(digests))
+    return load(path)
 
 
 def _open_trained(vectors: Vectors | str | Path) -> Vectors:

@@ -24,7 +24,7 @@ from swivel.runtime.resources import find_rank, is_leading
 from swivel.runtime.signals import defer_signals
 from swivel.storage.lock import hold_folder
 from swivel.storage.manifest import MANIFEST
-from swivel.storage.output_folder import output_folder
+from swivel.storage.output_folder import check_output, has_result
 from swivel.storage.overlap import refuse_foreign, refuse_overlap
 from swivel.storage.temporary import remove_file
 
@@ -186,26 +186,26 @@ def train_vectors(
     start = None if init is None else find_start(trained_on, init, config)
     provenance = describe_provenance(matrix, config, vectors_config, start, popularity)
 
-    with output_folder(path, [], options) as output:
-        # Finished: only checkpoints that a killed process could not remove are left to do.
-        if path is not None and output.has_result("vectors", provenance):
-            sweep_checkpoints(path, run_provenance(matrix, config, start))
-            result = vectors.load(path)
-        else:
-            if path is not None and not options.overwrite:
-                refuse_other_run(path, run_provenance(matrix, config, start))
-                if tuning is None and (path / TUNING).exists():
-                    raise FolderExists(
-                        f"{path}: holds an unfinished search; pass tune=True and the same settings to resume it, "
-                        "choose another folder, or pass overwrite=True"
-                    )
-            settings = trained_on, config, vectors_config
-            result = run_training(*settings, path, report, start=start, provenance=provenance, tuning=tuning)
-            if path is not None:
-                remove_file(path / TUNING)  # The search is over, or another training replaces its result.
+    check_output(path, [], options)
+    # Finished: only checkpoints that a killed process could not remove are left to do.
+    if path is not None and has_result(path, "vectors", provenance, options):
+        sweep_checkpoints(path, run_provenance(matrix, config, start))
+        result = vectors.load(path)
+    else:
+        if path is not None and not options.overwrite:
+            refuse_other_run(path, run_provenance(matrix, config, start))
+            if tuning is None and (path / TUNING).exists():
+                raise FolderExists(
+                    f"{path}: holds an unfinished search; pass tune=True and the same settings to resume it, "
+                    "choose another folder, or pass overwrite=True"
+                )
+        settings = trained_on, config, vectors_config
+        result = run_training(*settings, path, report, start=start, provenance=provenance, tuning=tuning)
+        if path is not None:
+            remove_file(path / TUNING)  # The search is over, or another training replaces its result.
 
-        report.write(result, matrix)
-        return result
+    report.write(result, matrix)
+    return result
 
 
 def _choose_popularity(matrix: Matrix, config: TrainConfig) -> float:
