@@ -17,6 +17,7 @@ from message_recorder import MessageRecorder
 from stored import folder_of
 from swivel.cli import cli
 from swivel.cli.terminal import LogLines
+from swivel.config import TrainConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix
 from swivel.errors import ConfigError
@@ -27,7 +28,7 @@ from swivel.reports.run_report import ask_words, choose_words, compose_run, find
 from swivel.runtime.child_process import ChildProcess
 from swivel.runtime.progress import Stopwatch, track
 from swivel.storage.manifest import read_manifest
-from swivel.training.objective import Objective, loss_and_gradient, observed_losses
+from swivel.training.objective import loss_and_gradient, observed_losses
 
 LINES = ["the man drinks tea", "the woman drinks milk", "a <b>bold</b> cat & a dog", "tea with milk and sugar"] * 6
 
@@ -72,7 +73,11 @@ def test_losses_are_those_of_the_manifest(planted: Matrix, trained: Path) -> Non
 def test_losses_of_observed_cells_are_those_of_the_objective() -> None:
     rng = np.random.default_rng(3)
     x = rng.poisson(2, (7, 9)).astype(np.float64)
-    products, offsets, objective = rng.normal(size=(7, 9)), rng.normal(size=(7, 9)), Objective(0.2, 0.3, 0.7)
+    products, offsets, objective = (
+        rng.normal(size=(7, 9)),
+        rng.normal(size=(7, 9)),
+        TrainConfig(confidence_base=0.2, confidence_scale=0.3, confidence_power=0.7),
+    )
     expected, _ = loss_and_gradient(products, x, offsets, objective)
     seen = x > 0
     found = observed_losses(products[seen], x[seen], offsets[seen], objective)

@@ -23,7 +23,7 @@ from swivel.runtime.progress import SILENT, Progress
 from swivel.training.backends import Backend, Step, create_backend
 from swivel.training.backends.base import PendingLosses, Starts
 from swivel.training.backends.base import Sides as Sides
-from swivel.training.objective import Loss, Objective, column_offsets, row_offsets
+from swivel.training.objective import Loss, column_offsets, row_offsets
 from swivel.training.schedule import Block, block_order, block_starts
 from swivel.training.training_plan import TrainingPlan, backend_settings
 
@@ -76,9 +76,8 @@ class TrainingJob:
     def offsets(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return the part of the targets that depends on the row, and on the column, in block order."""
         matrix = self.matrix
-        objective = Objective.from_config(self.config)
         row_order, column_order = self.orders
-        rows = row_offsets(matrix.row_sums, matrix.total, objective)[row_order]
+        rows = row_offsets(matrix.row_sums, matrix.total, self.config)[row_order]
         columns = column_offsets(matrix.column_sums)[column_order]
         return rows.astype(np.float32), columns.astype(np.float32)
 

@@ -17,7 +17,7 @@ from swivel.runtime.estimates import ResourceEstimate
 from swivel.runtime.resources import parse_bytes
 from swivel.training.backends import BackendSettings, ZeroSampling, choose_backend, choose_dtype
 from swivel.training.checkpoint import saved_bytes
-from swivel.training.objective import Objective, choose_optimizer, find_unit_offsets
+from swivel.training.objective import find_unit_offsets
 from swivel.training.schedule import (
     MAX_BLOCK_SIZE,
     MAX_BLOCK_SIZE_ON_GPU,
@@ -120,7 +120,6 @@ def _relative_cost(zeros: ZeroSampling, rows: int, columns: int) -> float:
 def backend_settings(matrix: Matrix, config: TrainConfig, plan: TrainingPlan, threads: int = 1) -> BackendSettings:
     """Return the settings of a run's backend."""
     blocks = plan.row_blocks, plan.column_blocks
-    objective = Objective.from_config(config)
 
     # A symmetric matrix stores half of its cells. The device needs both halves unless its blocks are symmetric, too.
     stored = matrix.stored
@@ -130,12 +129,9 @@ def backend_settings(matrix: Matrix, config: TrainConfig, plan: TrainingPlan, th
         cells *= 2
 
     return BackendSettings(
-        objective=objective,
+        config=config,
         zeros=choose_zeros(matrix, config, plan.device, blocks),
-        weight_decay=config.weight_decay,
-        optimizer=choose_optimizer(config),
-        decay_power=config.decay_power,
-        unit_offsets=find_unit_offsets(matrix.total, objective),
+        unit_offsets=find_unit_offsets(matrix.total, config),
         cells=cells,
         is_halved=is_halved,
         groups=plan.groups,

@@ -28,10 +28,10 @@ from swivel.training.backends import (
     create_backend,
     select,
 )
-from swivel.training.objective import Loss, Objective
+from swivel.training.objective import Loss
 from tolerances import assert_equal_but_for_rounding
 
-SAMPLED = BackendSettings(Objective(), ZeroSampling(common=0.1, middle=0.4, share=0.05), weight_decay=1e-4)
+SAMPLED = BackendSettings(TrainConfig(weight_decay=1e-4), ZeroSampling(common=0.1, middle=0.4, share=0.05))
 BLOCKS, SIZE, DIM = 7, 60, 16
 
 
