@@ -22,10 +22,9 @@ from swivel.config import TrainConfig, stage_config
 from swivel.runtime.options import RunOptions
 from swivel.training.backends import BackendSettings, ParameterBlock, Step, ZeroSampling
 from swivel.training.backends.cpu import CpuBackend
-from swivel.training.backends.select import measure_products
 from swivel.training.objective import column_offsets, row_offsets
 from swivel.training.schedule import block_order, block_starts
-from swivel.training.training_plan import choose_zeros
+from swivel.training.training_plan import choose_zeros, measure_products
 
 MEASURES = (
     "swivel.training.backends.base",

@@ -28,9 +28,9 @@ from swivel.training.backends import (
     ParameterBlock,
     Step,
     ZeroSampling,
-    create_backend,
 )
 from swivel.training.objective import Loss, column_offsets, row_offsets
+from swivel.training.training_plan import create_backend
 from tolerances import usual_rounding
 
 Maker = Callable[[BackendSettings], Backend]

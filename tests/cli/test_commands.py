@@ -28,8 +28,9 @@ from swivel.pipeline.train import train
 from swivel.runtime.progress_bars import format_rate
 from swivel.storage.manifest import read_manifest
 from swivel.training import executor as workers
-from swivel.training.backends import BackendSettings, create_backend
+from swivel.training.backends import BackendSettings
 from swivel.training.checkpoint import CheckpointStore
+from swivel.training.training_plan import create_backend
 from swivel.vectors import Neighbor, Vectors, VectorTable
 
 LINES = ["the king and the queen", "a man and a woman", "the king is a man", "the queen is a woman"] * 5

@@ -94,7 +94,7 @@ def shorten_list(names: list[str]) -> list[str]:
 def describe_machine() -> dict[str, Any]:
     """Return versions, cores, memory, and the backend and device that training would use."""
     from swivel.config import TrainConfig
-    from swivel.training.backends import choose_backend, describe_accelerator
+    from swivel.training.training_plan import choose_backend, describe_accelerator
 
     backend, device = choose_backend(TrainConfig())
     return {

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from swivel.config import TrainConfig
 from swivel.counts import Matrix
 from swivel.runtime.progress import SILENT, Progress
-from swivel.training.backends import Backend, Step, create_backend
+from swivel.training.backends import Backend, Step
 from swivel.training.backends.base import PendingLosses, Starts
 from swivel.training.backends.base import Sides as Sides
 from swivel.training.objective import Loss, column_offsets, row_offsets
 from swivel.training.schedule import Block, block_order, block_starts
-from swivel.training.training_plan import TrainingPlan, backend_settings
+from swivel.training.training_plan import TrainingPlan, backend_settings, create_backend
 
 T = TypeVar("T")
 CompletedSteps = tuple[Sequence[Block], Sequence[Loss]]  # blocks that were trained, and the loss of each

@@ -40,9 +40,9 @@ from torch import Tensor
 from swivel.config import TrainConfig
 from swivel.errors import CountsError
 from swivel.runtime.parallel import open_torch_pool
-from swivel.training.backends import choose_backend
 from swivel.training.objective import column_offsets, confidence, find_decays, observed_targets, row_offsets
 from swivel.training.objective_torch import unobserved_curvatures, unobserved_gradients_, unobserved_losses
+from swivel.training.training_plan import choose_backend
 
 # Training stops before it reaches the minimum, which keeps vectors short like a weight decay. Without decay, a row of
 # few counts may have no minimum: the loss of its unobserved cells falls without end. So the decay is at least that of

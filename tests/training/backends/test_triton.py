@@ -39,10 +39,10 @@ from swivel.training.backends import (
     ParameterBlock,
     Step,
     ZeroSampling,
-    create_backend,
 )
 from swivel.training.objective import Loss
 from swivel.training.schedule import block_starts
+from swivel.training.training_plan import create_backend
 
 pytest.importorskip("triton")
 from swivel.training.backends.triton import backend as triton_backend

@@ -25,8 +25,7 @@ from swivel.training.backends import ParameterBlock
 from swivel.training.backends.base import BackendSettings, Step
 from swivel.training.backends.reference import ReferenceBackend
 from swivel.training.distributed.leases import Part
-from swivel.training.distributed.parameter_server import ServedBlock, Server, server_of
-from swivel.training.distributed.worker import Unanswered, Worker
+from swivel.training.distributed.parameter_server import ServedBlock, Server, Unanswered, Worker, server_of
 from swivel.training.objective import ADAGRAD, column_offsets, row_offsets, update_parameters
 from swivel.training.schedule import Block
 from swivel.training.training_plan import choose_zeros, make_plan

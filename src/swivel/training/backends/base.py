@@ -1,7 +1,7 @@
 """The interface between the training loop and a backend, and base classes of backends.
 
 A backend works on arrays, not on files. It copies the parameters, runs steps, and returns their losses and the
-parameters. `swivel.training.backends.create_backend` creates one.
+parameters. `swivel.training.training_plan.create_backend` creates one.
 """
 
 from __future__ import annotations
