@@ -25,7 +25,7 @@ from swivel.cli.render import draw_demo, draw_facts, draw_neighbors, next_comman
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError
 from swivel.pipeline.train import train
-from swivel.runtime.progress_bars import format_rate
+from swivel.runtime.progress import format_rate
 from swivel.storage.manifest import read_manifest
 from swivel.training import executor as workers
 from swivel.training.backends import BackendSettings

@@ -63,6 +63,6 @@ def test_a_line_beyond_memory_is_refused_before_it_is_whole(tmp_path: Path, monk
         for _ in range(40):
             file.write(b"x" * (1 << 20))
     monkeypatch.setattr(text_lines, "MAX_LINE_BYTES", 1 << 20)
-    monkeypatch.setattr("swivel.runtime.estimates.free_memory", lambda: 1 << 25)
+    monkeypatch.setattr("swivel.runtime.resources.free_memory", lambda: 1 << 25)
     with pytest.raises(MemoryBudgetError, match=r"a.gz, line 1: a line of 3.0 MiB or more needs about 48.0 MiB"):
         list(read_lines(tmp_path / "a.gz"))

@@ -350,7 +350,7 @@ def test_bars_show_losses_speed_and_time_left_in_80_columns() -> None:
 
     from rich.console import Console
 
-    from swivel.runtime.progress_bars import create_display
+    from swivel.runtime.progress import create_display
 
     display = create_display()
     display.add_task("training", total=100, completed=40, unit="cells", note="epoch 12/20, loss 0.0421 (observed 0.5)")

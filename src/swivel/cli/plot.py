@@ -17,8 +17,8 @@ from swivel.cli.terminal import print_result
 from swivel.errors import ConfigError, StorageError
 from swivel.explorer.word_map import LAYOUTS, check_map_format, make_map
 from swivel.reports import plots
-from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
+from swivel.runtime.resources import check_libraries
 from swivel.storage.overlap import check_output_file, refuse_overlap
 from swivel.vectors import Vectors, load
 from swivel.vectors.formats import find_vectors

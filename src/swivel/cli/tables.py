@@ -13,8 +13,8 @@ from swivel.cli.render import draw_table, next_command, show
 from swivel.cli.terminal import print_result
 from swivel.counts.importers.import_config import ImportConfig
 from swivel.errors import ConfigError
-from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
+from swivel.runtime.resources import check_libraries
 
 matrix_option = click.option(
     "--matrix", metavar="DIR", help="the matrix that the vectors were trained on  [default: that of the same run]"

@@ -14,8 +14,7 @@ from typing import Any
 
 from swivel.cli.flags import translate
 from swivel.runtime.control_characters import CONTROL, escape_controls
-from swivel.runtime.progress import Task
-from swivel.runtime.progress_bars import BarProgress, create_display, describe_work
+from swivel.runtime.progress import BarProgress, Task, create_display, describe_work
 
 SECONDS_PER_LINE = 60  # of a log
 

@@ -24,8 +24,8 @@ from swivel.cli.terminal import print_result
 from swivel.config import CorpusConfig
 from swivel.errors import ConfigError
 from swivel.pipeline.settings import given
-from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
+from swivel.runtime.resources import check_libraries
 from swivel.storage.files import create_file, write_file
 from swivel.storage.npy import write_array
 from swivel.storage.overlap import check_output_file

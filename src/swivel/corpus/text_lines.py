@@ -10,9 +10,8 @@ from swivel.config import CorpusConfig
 from swivel.corpus.sources import TextFile
 from swivel.corpus.streams import SEPARATOR, Stream, TextPiece, TextPlace, describe_bad_byte, open_streams
 from swivel.errors import CountsError
-from swivel.runtime.estimates import check_memory
 from swivel.runtime.progress import Task
-from swivel.runtime.resources import format_bytes
+from swivel.runtime.resources import check_memory, format_bytes
 
 MAX_LINE_BYTES = 1 << 24  # A longer line is none of a table.
 _MEMORY_PER_BYTE = 16  # of a long line: its parts, the line, its characters, and what encodes them

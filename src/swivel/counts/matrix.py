@@ -15,8 +15,8 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts.block_layout import Ints, Layout, UnitCells, block_length
 from swivel.counts.shards import CellArrays
 from swivel.errors import ConfigError
-from swivel.runtime.estimates import check_memory
 from swivel.runtime.notebook import draw_html
+from swivel.runtime.resources import check_memory
 
 if TYPE_CHECKING:
     import scipy.sparse

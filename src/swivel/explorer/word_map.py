@@ -18,8 +18,7 @@ from swivel.explorer.queries import MAX_TEXT_LENGTH
 from swivel.reports.plots import FORMATS, draw_figure, plot_map
 from swivel.reports.plots.map_plot import PALETTE
 from swivel.runtime.control_characters import escape_controls
-from swivel.runtime.progress import Progress, track
-from swivel.runtime.progress_bars import choose_progress
+from swivel.runtime.progress import Progress, choose_progress, track
 from swivel.storage.files import write_file
 from swivel.vectors import Vectors
 from swivel.vectors.projection import compute_umap

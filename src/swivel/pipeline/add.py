@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swivel.errors import ConfigError
-from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
+from swivel.runtime.resources import check_libraries
 from swivel.storage.output_folder import check_output, has_result, open_work_folder
 
 if TYPE_CHECKING:

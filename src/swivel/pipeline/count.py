@@ -11,11 +11,17 @@ from swivel.config import SCORERS, CorpusConfig, CountConfig, VocabularyConfig, 
 from swivel.corpus.vocabulary import Vocabulary, check_units, choose_vocabulary, describe_text, read_tokens
 from swivel.errors import ConfigError
 from swivel.pipeline.settings import TextCounting, check_names, given, make_options, resolve_counting
-from swivel.runtime.estimates import ResourceEstimate, check_libraries
 from swivel.runtime.numbers import plural
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Progress
-from swivel.runtime.resources import find_rank, format_bytes, may_use_cuda, parse_bytes
+from swivel.runtime.resources import (
+    ResourceEstimate,
+    check_libraries,
+    find_rank,
+    format_bytes,
+    may_use_cuda,
+    parse_bytes,
+)
 from swivel.storage.manifest import fingerprint, open_array
 from swivel.storage.output_folder import check_output, has_result, open_work_folder
 from swivel.storage.temporary import scratch_folder

@@ -23,8 +23,8 @@ from swivel.evaluation import read_bundled, score_analogies
 from swivel.pipeline.report_job import ReportJob
 from swivel.pipeline.settings import resolve_training
 from swivel.pipeline.train import train_vectors
-from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
+from swivel.runtime.resources import check_libraries
 from swivel.storage.output_folder import check_output, has_result
 
 WORDS, CELLS = "sample-words.txt", "sample-cells.xz"

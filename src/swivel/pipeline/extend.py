@@ -28,9 +28,9 @@ from swivel.counts.cooccurrence import column_vocabulary, count_tokens
 from swivel.errors import ConfigError, VocabularyError
 from swivel.pipeline.count import IDS, check_device, encode_texts, file_of, list_tokens, read_beside_device
 from swivel.pipeline.settings import TextCounting, check_names, given
-from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Progress, track
+from swivel.runtime.resources import check_libraries
 from swivel.storage.files import create_folder
 from swivel.storage.manifest import fingerprint, open_array
 from swivel.storage.output_folder import check_output, has_result, open_work_folder

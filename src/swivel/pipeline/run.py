@@ -18,8 +18,8 @@ from swivel.pipeline.settings import (
     resolve_training,
 )
 from swivel.pipeline.train import train_vectors
-from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
+from swivel.runtime.resources import check_libraries
 from swivel.storage.lock import hold_folder
 from swivel.storage.overlap import refuse_links, refuse_overlap
 

@@ -17,10 +17,9 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, FolderExists, SwivelWarning
 from swivel.pipeline.report_job import ReportJob
 from swivel.pipeline.settings import check_names, given, make_options, resolve_training
-from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Progress
-from swivel.runtime.resources import find_rank, is_leading
+from swivel.runtime.resources import check_libraries, find_rank, is_leading
 from swivel.runtime.signals import defer_signals
 from swivel.storage.lock import hold_folder
 from swivel.storage.manifest import MANIFEST

@@ -1,19 +1,28 @@
-"""Progress events of long jobs.
+"""Progress of long jobs: events, their times, and bars.
 
-Stages never print: they report to a `Progress` object. `SILENT` ignores all events, `swivel.runtime.progress_bars`
-draws bars on a terminal and in a notebook, and loggers can inherit from it.
+Stages never print: they report to a `Progress` object. `SILENT` ignores all events, `BarProgress` draws bars on a
+terminal and in a notebook for jobs that take longer than a second, and loggers can inherit from `Progress`.
 """
 
 from __future__ import annotations
 
+import io
+import os
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 from swivel.errors import SwivelWarning
+from swivel.runtime.control_characters import escape_controls
+from swivel.runtime.resources import is_leading
+
+DELAY_SECONDS = 1.0  # after which bars appear
+_SECONDS_PER_DRAWING = 0.1
 
 
 class Task:
@@ -136,3 +145,178 @@ def track(progress: Progress, job: str, total: float | None, unit: str) -> Itera
         yield task
     finally:
         progress.end(task)
+
+
+def choose_progress(progress: Progress | bool | None = None) -> Progress:
+    """Return a receiver of progress events.
+
+    False gives one that ignores all events. True and None give bars on a terminal and in a notebook, and no output
+    anywhere else. Of the ranks that torchrun starts, only the first one draws.
+    """
+    if progress is not None and not isinstance(progress, bool):
+        return progress
+
+    if progress is False or not is_leading():
+        return SILENT
+    if _is_notebook():
+        return BarProgress(lambda: create_display(in_notebook=True))
+    return BarProgress(create_display) if os.isatty(2) else SILENT
+
+
+def _is_notebook() -> bool:
+    """Return whether this process is the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
+
+
+class _Bar(Task):
+    def __init__(self, display: Any, number: int) -> None:
+        self.display = display
+        self.number = number
+
+    def advance(self, amount: float = 1, note: str = "") -> None:
+        fields = {"note": escape_controls(note)} if note else {}
+        self.display.update(self.number, advance=amount, **fields)
+
+
+class BarProgress(Progress):
+    """Draws a bar for each job; the bars appear if the first of them takes longer than a delay.
+
+    Parameters
+    ----------
+    create_display
+        Returns an object with the methods of `rich.progress.Progress` that are used here.
+    delay_seconds
+        Seconds after which the bars appear.
+    """
+
+    def __init__(self, create_display: Callable[[], Any], delay_seconds: float = DELAY_SECONDS) -> None:
+        self._create_display = create_display
+        self._delay_seconds = delay_seconds
+        self._display: Any = None
+        self._timer: Any = None
+        self._lock = threading.Lock()
+
+    def begin(self, job: str, total: float | None, unit: str) -> Task:
+        """Start a bar."""
+        with self._lock:
+            if self._display is None:
+                self._display = self._create_display()
+                self._timer = threading.Timer(self._delay_seconds, self._show, [self._display])
+                self._timer.daemon = True
+                self._timer.start()
+            number = self._display.add_task(escape_controls(job), total=total, unit=unit, note="")
+            return _Bar(self._display, number)
+
+    def _show(self, display: Any) -> None:
+        with self._lock:
+            if display is self._display:  # Otherwise the job has just ended.
+                display.start()
+
+    def end(self, task: Any) -> None:
+        """Remove the bar, and the display with the last bar."""
+        with self._lock:
+            self._display.remove_task(task.number)
+            if not self._display.tasks:
+                self._timer.cancel()
+                self._display.stop()
+                self._display = None
+
+
+def describe_work(done: float, total: float | None, speed: float, unit: str, note: str = "") -> str:
+    """Return the part that is done, the rate, the time left and a note.
+
+    >>> describe_work(250, 1000, 50, "cells", "epoch 1")
+    '25 %, 50.0 cells/s, 0:00:15 left; epoch 1'
+    """
+    parts = [format_rate(speed, unit)]
+    if total:
+        parts.insert(0, f"{100 * done / total:.0f} %")
+        seconds_left = (total - done) / speed if speed else 0.0
+        parts.append(f"{timedelta(seconds=round(seconds_left))} left")
+    return ", ".join(filter(None, parts)) + (f"; {note}" if note else "")
+
+
+def format_rate(speed: float | None, unit: str) -> str:
+    """Return a rate in units per second, scaled to thousands, millions or billions.
+
+    >>> format_rate(2_500_000, "cells")
+    '2.5 M cells/s'
+    """
+    if not speed:
+        return ""
+    for size, letter in ((1e9, "G "), (1e6, "M "), (1e3, "k ")):
+        if speed >= size:
+            return f"{speed / size:.1f} {letter}{unit}/s"
+    return f"{speed:.1f} {unit}/s"
+
+
+def _open_console(in_notebook: bool) -> Any:
+    from rich.console import Console
+
+    if not in_notebook:
+        return Console(stderr=True)
+    # Kernels ask for colors, which not every front end shows.
+    return Console(file=io.StringIO(), width=100, force_jupyter=False, force_terminal=False)
+
+
+def create_display(*, in_notebook: bool = False) -> Any:
+    """Return bars of rich, on standard error or in the output of a notebook cell; they disappear at the end."""
+    from rich.progress import BarColumn, ProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as RichProgress
+    from rich.table import Column
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        def render(self, task: Any) -> Text:
+            return Text(format_rate(task.speed, task.fields["unit"]))
+
+    class BarsWithNotes(RichProgress):
+        """Notes are on a separate line, because beside the bar they would be cut off at 80 columns."""
+
+        def get_renderables(self) -> Iterator[Any]:
+            for task in self.tasks:
+                yield self.make_tasks_table([task])
+                if task.fields["note"]:
+                    yield Text("  " + task.fields["note"], no_wrap=True, overflow="ellipsis")
+
+    class CellBars(BarsWithNotes):
+        """Bars as text, which every front end of notebooks shows; rich itself needs widgets there."""
+
+        _cell: Any = None
+        _drawn_at = 0.0
+
+        def start(self) -> None:
+            import IPython.display
+
+            show: Any = IPython.display.display  # It has no types.
+            self._cell = show(self._draw(), raw=True, display_id=True)
+
+        def update(self, *arguments: Any, **fields: Any) -> None:
+            super().update(*arguments, **fields)
+            if time.monotonic() - self._drawn_at >= _SECONDS_PER_DRAWING:
+                self.refresh()
+
+        def refresh(self) -> None:
+            if self._cell is not None:
+                self._cell.update(self._draw(), raw=True)
+
+        stop = refresh  # without the bars, which were removed
+
+        def _draw(self) -> dict[str, str]:
+            self._drawn_at = time.monotonic()
+            with self.console.capture() as text:
+                self.console.print(*self.get_renderables(), sep="\n")
+            return {"text/plain": text.get()}
+
+    return (CellBars if in_notebook else BarsWithNotes)(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24, table_column=Column(no_wrap=True)),
+        TextColumn("{task.percentage:>3.0f}%"),
+        Rate(table_column=Column(no_wrap=True)),
+        TimeRemainingColumn(table_column=Column(no_wrap=True)),
+        TextColumn("left"),
+        console=_open_console(in_notebook),
+        transient=True,
+        speed_estimate_period=20,
+    )

@@ -19,8 +19,7 @@ from typing import Any
 from swivel.config import TrainConfig
 from swivel.counts import Matrix
 from swivel.errors import ConfigError, DamagedFolder, TrainingError
-from swivel.runtime.estimates import ResourceEstimate
-from swivel.runtime.resources import format_bytes, parse_bytes
+from swivel.runtime.resources import ResourceEstimate, format_bytes, parse_bytes
 from swivel.training.backends import Backend, BackendSettings, ZeroSampling
 from swivel.training.checkpoint import saved_bytes
 from swivel.training.objective import find_unit_offsets

@@ -20,9 +20,8 @@ from swivel.counts.block_layout import Layout
 from swivel.counts.builder import STORED_BYTES
 from swivel.counts.cooccurrence.windows import part_names, place_parts
 from swivel.errors import CountsError, MemoryBudgetError
-from swivel.runtime.estimates import ResourceEstimate
 from swivel.runtime.progress import Progress
-from swivel.runtime.resources import format_bytes
+from swivel.runtime.resources import ResourceEstimate, format_bytes
 from swivel.storage.npy import random_reads
 
 _SAMPLE_TOKENS = 400_000

@@ -27,9 +27,9 @@ from swivel.counts.importers.spill import CellSpill
 from swivel.counts.matrix import Matrix
 from swivel.counts.matrix_folder import open_matrix
 from swivel.errors import ConfigError, CountsError, StorageError, clear_errors
-from swivel.runtime.estimates import ResourceEstimate, check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import track
+from swivel.runtime.resources import ResourceEstimate, check_libraries
 from swivel.storage.manifest import fingerprint
 from swivel.storage.output_folder import check_output, has_result, open_work_folder
 from swivel.storage.temporary import scratch_folder

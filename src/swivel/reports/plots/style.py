@@ -15,7 +15,7 @@ import numpy as np
 
 from swivel.errors import ConfigError, missing_extra
 from swivel.runtime.control_characters import escape_controls
-from swivel.runtime.estimates import check_libraries
+from swivel.runtime.resources import check_libraries
 from swivel.storage.files import write_file
 
 if TYPE_CHECKING:

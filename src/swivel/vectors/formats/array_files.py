@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import escape, unescape
 from swivel.errors import StorageError, VocabularyError
-from swivel.runtime.estimates import check_memory
+from swivel.runtime.resources import check_memory
 from swivel.storage.files import create_file, create_pair, write_arrays
 from swivel.storage.npy import ArrayHeader, map_array, read_array_header, write_array
 from swivel.storage.safetensors import Tensors, make_header, map_tensors, write_tensors
