@@ -288,7 +288,7 @@ def test_info_shows_inputs_size_and_age_and_hashes_only_if_asked(swivel: Run, wo
     shown = swivel("info", work).out
     assert "  inputs: text.txt\n" in shown
     assert "  inputs: matrix\n" in shown
-    assert len(re.findall(r"^  written: \d{4}-\d\d-\d\d \d\d:\d\d, \d+ \w+ ago$", shown, re.MULTILINE)) == 2
+    assert len(re.findall(r"^  written: \d{4}-\d\d-\d\d \d\d:\d\d$", shown, re.MULTILINE)) == 2
     assert "    window: 10\n" in shown
     digest = r"\b[0-9a-f]{16,}\b"
     assert not re.search(digest, shown)
@@ -314,7 +314,7 @@ def test_info_shows_how_far_an_unfinished_run_is(
     assert shown.startswith("matrix:\n")
     part = shown[shown.index("vectors:\n") :]
     assert "holds: unfinished training; run the same command again to resume\n" in part
-    assert re.search(r"  epochs: [0-6] of 7\n  steps: [1-6] of 7\n  saved: .* ago\n", part)
+    assert re.search(r"  epochs: [0-6] of 7\n  steps: [1-6] of 7\n  saved: .*\d\d:\d\d\n", part)
     assert "    dim: 4\n" in part
     assert not re.search("^  size: 0 ", part, re.MULTILINE)
     assert swivel("info", tmp_path / "vectors", "--json").json["holds"].startswith("unfinished")

@@ -22,7 +22,7 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix
 from swivel.errors import ConfigError
 from swivel.evaluation import SetResult
-from swivel.pipeline.report_job import ReportJob
+from swivel.pipeline.train import ReportJob
 from swivel.reports.plots import plot_epochs
 from swivel.reports.run_report import ask_words, choose_words, compose_run, find_map, summarize_run, write_report
 from swivel.runtime.child_process import ChildProcess
@@ -148,7 +148,7 @@ def test_the_page_of_a_training_is_that_of_its_folder(
         started.append(ChildProcess())
         return started[-1]
 
-    monkeypatch.setattr("swivel.pipeline.report_job.ChildProcess", start)
+    monkeypatch.setattr("swivel.pipeline.train.ChildProcess", start)
     monkeypatch.setattr("swivel.pipeline.train_job.may_use_cuda", lambda asked: in_process)
     swivel.train(planted, tmp_path / "v", dim=4, epochs=2, options=swivel.RunOptions(report=True))
     assert len(started) == in_process
@@ -170,7 +170,7 @@ def test_figures_are_drawn_here_if_the_other_process_does_not_run(
         process._process.kill()
         return process
 
-    monkeypatch.setattr("swivel.pipeline.report_job.ChildProcess", start)
+    monkeypatch.setattr("swivel.pipeline.train.ChildProcess", start)
     monkeypatch.setattr("swivel.pipeline.train_job.may_use_cuda", lambda asked: True)
     swivel.train(planted, tmp_path / "v", dim=4, epochs=2, options=swivel.RunOptions(report=True))
     assert (tmp_path / "v" / "report.html").read_text(encoding="utf-8").count("<svg") == 2

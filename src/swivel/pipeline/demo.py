@@ -20,9 +20,8 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix, to_units
 from swivel.errors import DamagedFolder
 from swivel.evaluation import read_bundled, score_analogies
-from swivel.pipeline.report_job import ReportJob
 from swivel.pipeline.settings import resolve_training
-from swivel.pipeline.train import train_vectors
+from swivel.pipeline.train import ReportJob, train_vectors
 from swivel.runtime.options import RunOptions
 from swivel.runtime.resources import check_libraries
 from swivel.storage.output_folder import check_output, has_result

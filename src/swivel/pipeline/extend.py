@@ -12,7 +12,6 @@ the context windows but do not take part in the fold-in.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from swivel.counts import Matrix
 
 FILE_SETTINGS = ("encoding", "errors")
-VECTORS_PER_STEP = 256  # folded in between two updates of the progress, of each side at most
+VECTORS_PER_STEP = 256  # folded in between two updates of the progress
 
 
 # New words by decreasing count; the counts of their rows with trained columns, (n_words, n_trained_columns); those of
@@ -346,24 +345,16 @@ def _fold(
     """
     from swivel.training.fold_in import FixedColumns
 
-    tables = [counts for counts, _ in sides]
-    fixed = [FixedColumns(*other, total, config, device=device) for _, other in sides]
-    results = [np.zeros((counts.shape[0], config.dim), np.float32) for counts in tables]
-    vectors = sum(map(len, results))
-    steps = -(-max(map(len, results)) // VECTORS_PER_STEP)
-
-    with track(progress, "folding in", vectors, "rows") as task:
-        for step in range(steps):
-            started = time.perf_counter()
-            for counts, columns, result in zip(tables, fixed, results, strict=True):
-                piece = slice(step, None, steps)
-                result[piece] = columns.fold_in(counts[piece])
+    results = []
+    with track(progress, "folding in", sum(counts.shape[0] for counts, _ in sides), "rows") as task:
+        for counts, other in sides:
+            fixed = FixedColumns(*other, total, config, device=device)
+            result = np.zeros((counts.shape[0], config.dim), np.float32)
+            for start in range(0, len(result), VECTORS_PER_STEP):
+                piece = slice(start, start + VECTORS_PER_STEP)
+                result[piece] = fixed.fold_in(counts[piece])
                 task.advance(len(result[piece]))
-
-            # Every step has words of all frequencies, so that the first one predicts the time of the others.
-            if step == 0 and steps > 1:
-                seconds = (time.perf_counter() - started) * steps
-                progress.message(f"folding in {vectors:,} rows and columns: about {seconds:,.0f} s")
+            results.append(result)
     return results
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from swivel import vectors
 from swivel.config import TrainConfig, VectorsConfig, result_settings
 from swivel.counts import Matrix
-from swivel.pipeline.report_job import ReportJob
+from swivel.pipeline.train import ReportJob
 from swivel.pipeline.tune import Tuning
 from swivel.runtime.child_process import can_start_processes
 from swivel.runtime.options import RunOptions

@@ -90,7 +90,8 @@ class Stopwatch(ForwardingProgress):
         self.seconds: dict[str, float] = {}
         self._clock = clock
         self._started = clock()
-        self._running: list[tuple[Task, str, float]] = []
+        # By identity, because several tasks may have the same name; keeping the tasks keeps their ids unique.
+        self._running: dict[int, tuple[Task, str, float]] = {}
 
     @property
     def total(self) -> float:
@@ -100,18 +101,13 @@ class Stopwatch(ForwardingProgress):
     def begin(self, job: str, total: float | None, unit: str) -> Task:
         """Forward the event and start timing the job."""
         task = super().begin(job, total, unit)
-        self._running.append((task, job, self._clock()))
+        self._running[id(task)] = task, job, self._clock()
         return task
 
     def end(self, task: Task) -> None:
         """Forward the event and record the duration; the durations of tasks with the same name are added."""
-        # Tasks are compared by identity: several may have the same name.
-        for index, (running, job, started) in enumerate(self._running):
-            if running is task:
-                self.seconds[job] = self.seconds.get(job, 0.0) + self._clock() - started
-                del self._running[index]
-                break
-
+        _, job, started = self._running.pop(id(task))
+        self.seconds[job] = self.seconds.get(job, 0.0) + self._clock() - started
         super().end(task)
 
 
