@@ -1,4 +1,4 @@
-"""Progress of long jobs: events, their times, and bars.
+"""Progress of long jobs: events, their times, training curves for TensorBoard, and bars.
 
 Stages never print: they report to a `Progress` object. `SILENT` ignores all events, `BarProgress` draws bars on a
 terminal and in a notebook for jobs that take longer than a second, and loggers can inherit from `Progress`.
@@ -15,9 +15,10 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
-from swivel.errors import SwivelWarning
+from swivel.errors import SwivelWarning, clear_errors, missing_extra
 from swivel.runtime.control_characters import escape_controls
 from swivel.runtime.resources import is_leading
 
@@ -109,6 +110,35 @@ class Stopwatch(ForwardingProgress):
         _, job, started = self._running.pop(id(task))
         self.seconds[job] = self.seconds.get(job, 0.0) + self._clock() - started
         super().end(task)
+
+
+class TensorboardProgress(ForwardingProgress):
+    """Progress that writes measured values to `folder` for `tensorboard --logdir`; needs the extra `tensorboard`.
+
+    These files are the only ones that `swivel.storage` does not write.
+    """
+
+    def __init__(self, folder: str | Path, progress: Progress = SILENT) -> None:
+        # Fail now if the library is missing, not after the text was counted.
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise missing_extra("curves for TensorBoard", "tensorboard", "tensorboard") from error
+
+        super().__init__(progress)
+        self.folder = Path(folder)
+        self._make_writer = SummaryWriter
+        self._writer: Any = None  # Making one creates the folder, so it waits for the first value.
+
+    def measure(self, step: int, values: Mapping[str, float]) -> None:
+        """Write values measured at a step."""
+        with clear_errors(self.folder):
+            self._writer = self._writer or self._make_writer(log_dir=str(self.folder))
+            for name, value in values.items():
+                self._writer.add_scalar(name, value, step)
+            self._writer.flush()  # Twenty points per epoch: nothing is lost if the run is killed.
+
+        super().measure(step, values)
 
 
 @contextmanager

@@ -240,27 +240,28 @@ def format_bytes(size: float) -> str:
     return f"{size:.1f} TiB"
 
 
+def _call_glibc(function: str, *arguments: int) -> None:
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        getattr(ctypes.CDLL(None), function)(*arguments)
+
+
 def keep_freed_memory() -> None:
     """Make glibc, where it is, reuse the memory of large arrays that are freed, instead of returning it."""
     # New pages are expensive: on some virtual machines 10 ms for a block of 4,096 x 300, several times per step.
-    with contextlib.suppress(OSError, AttributeError):
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_M_MMAP_THRESHOLD, _MALLOC_THRESHOLD_BYTES)
-        mallopt(_M_TRIM_THRESHOLD, _MALLOC_THRESHOLD_BYTES)
+    _call_glibc("mallopt", _M_MMAP_THRESHOLD, _MALLOC_THRESHOLD_BYTES)
+    _call_glibc("mallopt", _M_TRIM_THRESHOLD, _MALLOC_THRESHOLD_BYTES)
 
 
 def return_large_arrays() -> None:
     """Make glibc, where it is, return every large array to the system when it is freed."""
     # By default glibc keeps up to 32 MiB of each, in every thread: counting within 100 MB took 30 MiB more.
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _MIN_RETURNED_BYTES)
+    _call_glibc("mallopt", _M_MMAP_THRESHOLD, _MIN_RETURNED_BYTES)
 
 
 def release_freed_memory() -> None:
     """Make glibc, where it is, return freed memory to the system between two stages of a job."""
     # Otherwise memory that threads have freed in small pieces stays with the process, beside the next stage's.
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
+    _call_glibc("malloc_trim", 0)
 
 
 def find_rank(environment: Mapping[str, str] = os.environ) -> tuple[int, int, int] | None:

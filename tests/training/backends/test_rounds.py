@@ -26,7 +26,7 @@ from swivel.training.backends import (
     ZeroSampling,
 )
 from swivel.training.objective import Loss
-from swivel.training.training_plan import choose_backend, choose_dtype, create_backend
+from swivel.training.training_plan import BACKENDS, choose_backend, choose_dtype, create_backend
 from tolerances import assert_equal_but_for_rounding
 
 SAMPLED = BackendSettings(TrainConfig(weight_decay=1e-4), ZeroSampling(common=0.1, middle=0.4, share=0.05))
@@ -426,6 +426,8 @@ def test_probe_that_dies_halfway_keeps_what_it_measured(monkeypatch: pytest.Monk
     assert planning.measure_products("float32", "bfloat16") == {"float32": 5.0}
 
 
-def test_unknown_backend_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^backend must be one of reference, cpu, triton, torch, got 'tpu'$"):
-        create_backend("tpu", SAMPLED)
+def test_every_backend_of_the_settings_exists_and_no_other() -> None:
+    for name in BACKENDS:
+        assert TrainConfig(backend=name).backend == name
+    with pytest.raises(ConfigError, match="^backend must be one of auto, cpu, triton, torch, reference, got 'tpu'$"):
+        TrainConfig(backend="tpu")
