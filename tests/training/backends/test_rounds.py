@@ -429,5 +429,5 @@ def test_probe_that_dies_halfway_keeps_what_it_measured(monkeypatch: pytest.Monk
 def test_every_backend_of_the_settings_exists_and_no_other() -> None:
     for name in BACKENDS:
         assert TrainConfig(backend=name).backend == name
-    with pytest.raises(ConfigError, match="^backend must be one of auto, cpu, triton, torch, reference, got 'tpu'$"):
+    with pytest.raises(ConfigError, match=r"^backend must be one of auto, cpu, triton, torch, reference, got 'tpu'$"):
         TrainConfig(backend="tpu")
