@@ -36,7 +36,6 @@ MEASURES = (
     "swivel.runtime.ray",
     "swivel.training.distributed.leases",
     "swivel.training.distributed.parameter_server",
-    "swivel.training.distributed.worker",
     "swivel.training.loop",
 )
 

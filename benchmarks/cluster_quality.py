@@ -27,7 +27,6 @@ MEASURES = (
     "swivel.training.distributed.leases",
     "swivel.training.distributed.ring",
     "swivel.training.distributed.parameter_server",
-    "swivel.training.distributed.worker",
     "swivel.training.schedule",
     "swivel.training.loop",
 )

@@ -34,7 +34,6 @@ from swivel.counts.matrix import BlockCells, Matrix, MatrixCells
 from swivel.counts.shards import CellArrays
 from swivel.training.backends import BackendSettings, Step, ZeroSampling
 from swivel.training.loop import TrainingResult, train_matrix
-from swivel.training.objective import Objective
 from swivel.training.schedule import block_starts, rounds_without_conflict
 
 MEASURES = (
@@ -262,7 +261,9 @@ def make_backend(sizes: Sizes, matrix: Any, side: int, blocks: int, dim: int) ->
     from larger import make_side
     from swivel.training.backends.triton.backend import TritonBackend
 
-    settings = BackendSettings(Objective(), ZeroSampling(), 1e-4, cells=len(matrix.positions), is_halved=True)
+    settings = BackendSettings(
+        TrainConfig(weight_decay=1e-4), ZeroSampling(), cells=len(matrix.positions), is_halved=True
+    )
     backend = TritonBackend(replace(settings, device=sizes.device, dtype=sizes.dtype))
     starts = block_starts(side, blocks)
     backend.hold(make_side(side, dim, 1), make_side(side, dim, 2), (starts, starts))

@@ -43,7 +43,6 @@ MEASURES = (
     "swivel.runtime.ray",
     "swivel.training.distributed.leases",
     "swivel.training.distributed.parameter_server",
-    "swivel.training.distributed.worker",
     "swivel.training.checkpoint",
     "swivel.training.loop",
 )

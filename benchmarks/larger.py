@@ -22,10 +22,11 @@ import torch
 
 from common import keep, make_parser, parse_arguments
 from gpu import store_cells, to_units
+from swivel.config import TrainConfig
 from swivel.counts.matrix import MatrixCells
 from swivel.training.backends import BackendSettings, ParameterBlock, Step, ZeroSampling
 from swivel.training.backends.base import PendingLosses
-from swivel.training.objective import Loss, Objective
+from swivel.training.objective import Loss
 from swivel.training.schedule import Block, block_starts, rounds_in_groups, rounds_without_conflict
 
 MEASURES = (
@@ -102,7 +103,7 @@ def caps(size: Size, cells: int, device: str) -> dict[str, int | None]:
 
 
 def make_settings(size: Size, cells: int, device: str) -> BackendSettings:
-    settings = BackendSettings(Objective(), ZeroSampling(), 0.0, cells=cells, is_halved=True)
+    settings = BackendSettings(TrainConfig(), ZeroSampling(), cells=cells, is_halved=True)
     return replace(settings, device=device, dtype=size.dtype)
 
 

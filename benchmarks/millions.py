@@ -44,7 +44,6 @@ from swivel.storage.lock import remove_tree
 from swivel.storage.manifest import read_manifest
 from swivel.training.backends import BackendSettings, ParameterBlock, Step, ZeroSampling
 from swivel.training.initialization import make_arrays
-from swivel.training.objective import Objective
 from swivel.training.schedule import block_starts
 
 MEASURES = (
@@ -263,7 +262,7 @@ def make_backend(
 
 
 def make_settings(zeros: ZeroSampling, sizes: Sizes, cells: int) -> BackendSettings:
-    settings = BackendSettings(Objective(), zeros, 1e-4, device=sizes.device, dtype=sizes.dtype)
+    settings = BackendSettings(TrainConfig(weight_decay=1e-4), zeros, device=sizes.device, dtype=sizes.dtype)
     return replace(settings, cells=cells, is_halved=True)
 
 

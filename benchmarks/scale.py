@@ -30,7 +30,6 @@ MEASURES = (
     "swivel.training.distributed.leases",
     "swivel.training.distributed.ring",
     "swivel.training.distributed.parameter_server",
-    "swivel.training.distributed.worker",
     "swivel.training.loop",
 )
 FLOAT = 4  # bytes

@@ -22,10 +22,9 @@ from swivel.config import TrainConfig, stage_config
 from swivel.runtime.options import RunOptions
 from swivel.training.backends import BackendSettings, ParameterBlock, Step, ZeroSampling
 from swivel.training.backends.cpu import CpuBackend
-from swivel.training.backends.select import measure_products
-from swivel.training.objective import Objective, column_offsets, row_offsets
+from swivel.training.objective import column_offsets, row_offsets
 from swivel.training.schedule import block_order, block_starts
-from swivel.training.training_plan import choose_zeros
+from swivel.training.training_plan import choose_zeros, measure_products
 
 MEASURES = (
     "swivel.training.backends.base",
@@ -47,7 +46,7 @@ def make_sides(matrix: swivel.Matrix, dim: int) -> tuple[ParameterBlock, Paramet
         vectors = rng.standard_normal((matrix.shape[0], dim), np.float32) / np.float32(np.sqrt(dim))
         return ParameterBlock(vectors, np.ones_like(vectors), offsets[order].astype(np.float32))
 
-    rows = make_side(row_offsets(matrix.row_sums, matrix.total, Objective()))
+    rows = make_side(row_offsets(matrix.row_sums, matrix.total, TrainConfig()))
     return rows, make_side(column_offsets(matrix.column_sums))
 
 
@@ -87,7 +86,7 @@ def compare(matrix: swivel.Matrix, dtype: str, arguments: argparse.Namespace) ->
     config = replace(stage_config(TrainConfig, "fast"), zeros="sampled")
     sample = choose_zeros(matrix, config, "cpu", (matrix.row_blocks, matrix.column_blocks))
     full, few = (
-        CpuBackend(BackendSettings(Objective(), zeros, config.weight_decay, threads=threads, dtype=dtype))
+        CpuBackend(BackendSettings(TrainConfig(weight_decay=config.weight_decay), zeros, threads=threads, dtype=dtype))
         for zeros in (ZeroSampling(), sample)
     )
 

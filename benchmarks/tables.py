@@ -24,7 +24,7 @@ from scipy.sparse.linalg import svds
 
 import swivel
 from common import RESULTS, ROOT, keep, make_parser, parse_arguments, work_folder, write_table
-from swivel.reports.plots import style
+from swivel.reports import plots
 
 MEASURES = (
     "swivel.training.loop",
@@ -163,22 +163,22 @@ def measure(triples: list[Triple], dim: int, tests: int) -> dict[str, Any]:
     return {"settings": settings, "power": power, "left_out": left_out, "recall": figures}
 
 
-@style.in_style
+@plots.in_style
 def draw_recall(title: str, results: Mapping[str, Any]) -> Any:
     """Draw recall@10 against the dimensions, with the span of the test slices."""
-    figure, axes = style.new_figure(4.6, 3.0)
+    figure, axes = plots.new_figure(4.6, 3.0)
     names = {"swivel": "Swivel", "svd_power": "SVD, power chosen", "svd": "SVD of PPMI"}
     dims, ends = [int(dim) for dim in results], []
-    for name, color in zip(names, style.COLORS, strict=False):
+    for name, color in zip(names, plots.COLORS, strict=False):
         figures = [results[str(dim)]["recall"][name] for dim in dims]
         means = [statistics.mean(some) for some in figures]
         axes.plot(dims, means, "o-", color=color, markersize=4)
         axes.vlines(dims, [min(some) for some in figures], [max(some) for some in figures], color=color, alpha=0.5)
         ends.append(means[-1])
     low, high = axes.get_ylim()
-    heights = style.spread_labels(ends, 0.06 * (high - low))
-    for label, color, height in zip(names.values(), style.COLORS, heights, strict=False):
-        style.label_end(axes, dims[-1], height, label, color)
+    heights = plots.spread_labels(ends, 0.06 * (high - low))
+    for label, color, height in zip(names.values(), plots.COLORS, heights, strict=False):
+        plots.label_end(axes, dims[-1], height, label, color)
     axes.set_xscale("log", base=2)
     axes.set_xticks(dims, [str(dim) for dim in dims])
     axes.minorticks_off()
@@ -216,7 +216,7 @@ def draw_result(name: str, result: Mapping[str, Any], images: Path) -> None:
     rows, columns = result["shape"]
     images.mkdir(parents=True, exist_ok=True)
     title = f"{name}: {rows:,} x {columns:,}, {result['cells']:,} cells"
-    style.save_figure(draw_recall(title, result["dims"]), images / f"{name}.png")
+    plots.save_figure(draw_recall(title, result["dims"]), images / f"{name}.png")
 
 
 if __name__ == "__main__":

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from swivel.config import TrainConfig
 from swivel.counts import Matrix
 from swivel.reports.plots import BLUE, FAINT, INK, ORANGE, in_style, label_end, need_matplotlib, new_figure
-from swivel.training.objective import Objective, loss_and_gradient
+from swivel.training.objective import loss_and_gradient
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,7 +33,7 @@ def losses_of(count: float, predictions: Doubles) -> Doubles:
     >>> losses_of(4.0, np.array([1.0, 2.0])).tolist()
     [0.3, 0.0]
     """
-    objective = Objective()
+    objective = TrainConfig()
     # PMI = log x + offset, so this offset gives the cell its target.
     offsets = np.full((1, 1), TARGET - float(np.log(count or objective.unseen)))
     losses = []

@@ -17,6 +17,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from swivel.config import TrainConfig
 from swivel.counts import BlockCells
 from swivel.counts.block_layout import Layout
 from swivel.counts.matrix import MatrixCells
@@ -27,9 +28,9 @@ from swivel.training.backends import (
     ParameterBlock,
     Step,
     ZeroSampling,
-    create_backend,
 )
-from swivel.training.objective import Loss, Objective, column_offsets, row_offsets
+from swivel.training.objective import Loss, column_offsets, row_offsets
+from swivel.training.training_plan import create_backend
 from tolerances import usual_rounding
 
 Maker = Callable[[BackendSettings], Backend]
@@ -42,10 +43,10 @@ ZEROS = {
     "nothing common": ZeroSampling(common=1e-9, middle=0.5, share=1e-4),
 }
 OBJECTIVES = {
-    "paper": Objective(),
-    "power .75": Objective(confidence_power=0.75),
-    "shift": Objective(shift=float(np.log(5))),
-    "unseen .5": Objective(unseen=0.5),
+    "paper": TrainConfig(),
+    "power .75": TrainConfig(confidence_power=0.75),
+    "shift": TrainConfig(shift=float(np.log(5))),
+    "unseen .5": TrainConfig(unseen=0.5),
 }
 ARRAYS = ("rows", "row accumulators", "columns", "column accumulators")
 # The error of exp and log in the kernels is at most 2e-7 (tested for the CPU), which can be the whole error of a small
@@ -139,7 +140,7 @@ def store_blocks(blocks: Mapping[tuple[int, int], BlockCells], shape: tuple[int,
 def make_block(
     shape: tuple[int, int],
     dim: int,
-    objective: Objective,
+    objective: TrainConfig,
     *,
     mirrored: bool = False,
     density: float = 0.2,
@@ -220,7 +221,7 @@ def zero_weights(block: Block, settings: BackendSettings, seed: tuple[int, ...] 
 def run_baseline(block: Block, settings: BackendSettings, dtype: str, device: str) -> dict[str, NDArray[np.float64]]:
     """Run the step in plain torch: dense, autograd, products and their operands in `dtype`, the rest in float32."""
     operand_dtype = getattr(torch, dtype)
-    objective = settings.objective
+    objective = settings.config
     with torch.device(device):
         W, C = (torch.tensor(side.vectors, requires_grad=True) for side in block.sides)
         x = torch.tensor(block.x, dtype=torch.float32)
@@ -241,7 +242,7 @@ def run_baseline(block: Block, settings: BackendSettings, dtype: str, device: st
         sums = torch.tensor(block.x.sum(1)), torch.tensor(block.x.sum(0))
         for vectors, side, other, side_sums in ((W, block.sides[0], C, sums[0]), (C, block.sides[1], W, sums[1])):
             assert vectors.grad is not None
-            decays = settings.weight_decay * side_sums.float() ** settings.decay_power
+            decays = settings.config.weight_decay * side_sums.float() ** settings.config.decay_power
             gradient = vectors.grad / len(other) + decays[:, None] * vectors.detach()
             accumulators = settings.optimizer[0] * torch.tensor(side.state) + gradient**2
             results += [vectors.detach() - 0.1 * gradient / accumulators.sqrt(), accumulators]

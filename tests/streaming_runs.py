@@ -12,6 +12,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from swivel.config import TrainConfig
 from swivel.counts.block_layout import Layout
 from swivel.counts.builder import to_units
 from swivel.counts.matrix import MatrixCells
@@ -23,7 +24,7 @@ from swivel.training.backends.triton.device_cells import Copies, EntryArrays, Sh
 from swivel.training.backends.triton.launch import Batch, Parameters, count_cells
 from swivel.training.backends.triton.memory_plan import DeviceMemoryEstimate
 from swivel.training.backends.triton.slot_layout import SlotLayout
-from swivel.training.objective import Loss, Objective, Optimizer
+from swivel.training.objective import Loss, Optimizer
 from swivel.training.schedule import block_starts, rounds_in_groups
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -94,7 +95,7 @@ def make_starts(kind: str) -> Starts:
 
 def make_needs(kind: str, zeros: ZeroSampling) -> DeviceMemoryEstimate:
     stored = make_matrix(kind)[0]
-    settings = BackendSettings(Objective(), zeros, 0.0, device=DEVICE)
+    settings = BackendSettings(TrainConfig(), zeros, device=DEVICE)
     settings = replace(settings, cells=int(stored.offsets[-1]), is_halved=stored.symmetric)
     return DeviceMemoryEstimate(settings, make_starts(kind), DIM)
 
@@ -102,7 +103,7 @@ def make_needs(kind: str, zeros: ZeroSampling) -> DeviceMemoryEstimate:
 def make_backend(
     zeros: ZeroSampling, memory: int | None = None, groups: tuple[int, int] | None = None
 ) -> TritonBackend:
-    settings = BackendSettings(Objective(), zeros, weight_decay=1e-4)
+    settings = BackendSettings(TrainConfig(weight_decay=1e-4), zeros)
     return TritonBackend(replace(settings, device=DEVICE, memory=memory, groups=groups))
 
 

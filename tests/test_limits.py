@@ -26,10 +26,9 @@ from swivel.counts.matrix import MatrixCells
 from swivel.counts.shards import CellArrays
 from swivel.errors import MemoryBudgetError, StorageError
 from swivel.runtime import resources
-from swivel.runtime.estimates import NUMBA_MEMORY, TORCH_MEMORY, ResourceEstimate, check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Progress
-from swivel.runtime.resources import free_memory
+from swivel.runtime.resources import NUMBA_MEMORY, TORCH_MEMORY, ResourceEstimate, check_libraries, free_memory
 from swivel.training.loop import train_matrix
 from swivel.training.schedule import block_order, block_starts
 from swivel.training.training_plan import estimate_needs, make_plan
@@ -154,7 +153,7 @@ def test_limits_of_the_own_group_and_those_above_it_count(
 
 def load_modules(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     """Make it look as if this process had loaded these modules and no others."""
-    monkeypatch.setattr("swivel.runtime.estimates.sys", SimpleNamespace(modules=dict.fromkeys(names)))
+    monkeypatch.setattr("swivel.runtime.resources.sys", SimpleNamespace(modules=dict.fromkeys(names)))
 
 
 def test_memory_that_is_not_named_stays_inside_what_is_free(cgroups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +219,7 @@ def test_vectors_that_do_not_fit_in_memory_are_one_line(
 ) -> None:
     vectors = swivel.Vectors(VectorTable(Vocabulary(["a", "b"]), np.eye(2, dtype=np.float32)))
     export(vectors, tmp_path / "a.bin")
-    monkeypatch.setattr("swivel.runtime.estimates.free_memory", lambda: 100)
+    monkeypatch.setattr("swivel.runtime.resources.free_memory", lambda: 100)
     load_modules(monkeypatch, "numba")
     with pytest.raises(MemoryBudgetError, match=rf"{words} needs about [\d.]+ B of memory, but 100 B are free"):
         use(vectors, tmp_path)
@@ -232,10 +231,10 @@ def test_needs_are_held_against_disk_memory_and_address_space(
     needs = ResourceEstimate("counting", 10 * GIB, 5 * GIB, 3 * GIB, "take less text")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=20 * GIB))
     needs.check(tmp_path / "new" / "folder")
-    monkeypatch.setattr("swivel.runtime.estimates.free_address_space", lambda: 7 * GIB)
+    monkeypatch.setattr("swivel.runtime.resources.free_address_space", lambda: 7 * GIB)
     with pytest.raises(MemoryBudgetError, match=r"about 8\.0 GiB of address space, but 7\.0 GiB remain .* less text"):
         needs.check(tmp_path)
-    monkeypatch.setattr("swivel.runtime.estimates.free_address_space", lambda: None)
+    monkeypatch.setattr("swivel.runtime.resources.free_address_space", lambda: None)
     monkeypatch.setattr(resources, "_free_machine_memory", lambda: 3 * GIB)
     with pytest.raises(MemoryBudgetError, match=r"needs about 5\.0 GiB of memory .*, but 3\.0 GiB of memory are free"):
         needs.check(tmp_path)
@@ -246,7 +245,7 @@ def test_needs_are_held_against_disk_memory_and_address_space(
 
 def test_libraries_are_not_loaded_into_too_little_space(monkeypatch: pytest.MonkeyPatch) -> None:
     check_libraries("training", needs_torch=True)
-    monkeypatch.setattr("swivel.runtime.estimates.address_limit", lambda: GIB)
+    monkeypatch.setattr("swivel.runtime.resources.address_limit", lambda: GIB)
     check_libraries("counting")
     with pytest.raises(MemoryBudgetError, match=r"training needs at least 1\.4 GiB .* is 1\.0 GiB; raise the limit"):
         check_libraries("training", needs_torch=True)

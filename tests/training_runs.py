@@ -14,8 +14,8 @@ from step_contract import HAS_GPU
 from swivel.config import TrainConfig
 from swivel.runtime.progress import Task
 from swivel.training import training_plan as planning
-from swivel.training.backends import choose_backend
 from swivel.training.loop import TrainingResult, train_matrix
+from swivel.training.training_plan import choose_backend
 
 
 class RunRecorder(MessageRecorder, Task):

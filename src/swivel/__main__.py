@@ -12,9 +12,8 @@ def main() -> None:
         from swivel.cli import main as run
         from swivel.cli.terminal import end_process, print_message, protect_streams
         from swivel.errors import SwivelError
-        from swivel.runtime.estimates import MIN_THREADS, check_threads
         from swivel.runtime.parallel import take_short_turns
-        from swivel.runtime.resources import count_cores
+        from swivel.runtime.resources import MIN_THREADS, check_threads, count_cores
     except KeyboardInterrupt:
         os._exit(128 + signal.SIGINT)
 

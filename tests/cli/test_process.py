@@ -60,7 +60,7 @@ STOPPED = """if True:
     import signal, sys
     from swivel.__main__ import main
     from swivel.cli.terminal import LogLines
-    from swivel.runtime.progress_bars import BarProgress, _Bar
+    from swivel.runtime.progress import BarProgress, _Bar
 
     number = int(sys.argv.pop(1))
     begin, advance_bar, advance_log = BarProgress.begin, _Bar.advance, LogLines.advance

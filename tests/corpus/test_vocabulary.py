@@ -158,7 +158,7 @@ def test_a_list_of_tokens_without_an_end_is_refused(tmp_path: Path, monkeypatch:
     with pytest.raises(ConfigError, match="/dev/zero: a device, not a list of tokens"):
         read_tokens(Path("/dev/zero"))
 
-    monkeypatch.setattr("swivel.runtime.estimates.free_memory", lambda: 1 << 20)
+    monkeypatch.setattr("swivel.runtime.resources.free_memory", lambda: 1 << 20)
     monkeypatch.setattr("swivel.corpus.vocabulary._LINES_PER_CHECK", 10_000)
     (tmp_path / "words").write_text("x\n" * 30_000)
     with pytest.raises(MemoryBudgetError, match=r"words: a list of 10,000 tokens or more needs about 1.9 MiB"):

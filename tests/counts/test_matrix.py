@@ -252,7 +252,7 @@ def test_to_scipy_is_a_sparse_matrix_of_float64(tmp_path: Path) -> None:
 
 def test_a_scipy_matrix_beyond_memory_is_refused_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     matrix = build(tmp_path / "m", make_dense(5, 6))
-    monkeypatch.setattr("swivel.runtime.estimates.free_memory", lambda: 100)
+    monkeypatch.setattr("swivel.runtime.resources.free_memory", lambda: 100)
     with pytest.raises(
         MemoryBudgetError, match="m: a SciPy matrix of it needs about 720 B of memory, but 100 B are free"
     ):

@@ -47,7 +47,7 @@ def test_labels_are_read_before_the_memory_of_training_is_estimated(
 
 def test_labels_that_do_not_fit_are_refused_before_they_are_read(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     matrix = open_matrix(stored)
-    monkeypatch.setattr("swivel.runtime.estimates.free_memory", lambda: LABELS * 100)
+    monkeypatch.setattr("swivel.runtime.resources.free_memory", lambda: LABELS * 100)
     monkeypatch.setattr("swivel.pipeline.train.check_libraries", lambda *_, **__: None)
     with pytest.raises(MemoryBudgetError, match=r"^reading the labels needs about 1\.9 MiB of memory, but 1\.1 MiB"):
         swivel.train(matrix, **SETTINGS)

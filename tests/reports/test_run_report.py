@@ -17,17 +17,18 @@ from message_recorder import MessageRecorder
 from stored import folder_of
 from swivel.cli import cli
 from swivel.cli.terminal import LogLines
+from swivel.config import TrainConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix
 from swivel.errors import ConfigError
 from swivel.evaluation import SetResult
-from swivel.pipeline.report_job import ReportJob
+from swivel.pipeline.train import ReportJob
 from swivel.reports.plots import plot_epochs
 from swivel.reports.run_report import ask_words, choose_words, compose_run, find_map, summarize_run, write_report
 from swivel.runtime.child_process import ChildProcess
 from swivel.runtime.progress import Stopwatch, track
 from swivel.storage.manifest import read_manifest
-from swivel.training.objective import Objective, loss_and_gradient, observed_losses
+from swivel.training.objective import loss_and_gradient, observed_losses
 
 LINES = ["the man drinks tea", "the woman drinks milk", "a <b>bold</b> cat & a dog", "tea with milk and sugar"] * 6
 
@@ -72,7 +73,11 @@ def test_losses_are_those_of_the_manifest(planted: Matrix, trained: Path) -> Non
 def test_losses_of_observed_cells_are_those_of_the_objective() -> None:
     rng = np.random.default_rng(3)
     x = rng.poisson(2, (7, 9)).astype(np.float64)
-    products, offsets, objective = rng.normal(size=(7, 9)), rng.normal(size=(7, 9)), Objective(0.2, 0.3, 0.7)
+    products, offsets, objective = (
+        rng.normal(size=(7, 9)),
+        rng.normal(size=(7, 9)),
+        TrainConfig(confidence_base=0.2, confidence_scale=0.3, confidence_power=0.7),
+    )
     expected, _ = loss_and_gradient(products, x, offsets, objective)
     seen = x > 0
     found = observed_losses(products[seen], x[seen], offsets[seen], objective)
@@ -143,7 +148,7 @@ def test_the_page_of_a_training_is_that_of_its_folder(
         started.append(ChildProcess())
         return started[-1]
 
-    monkeypatch.setattr("swivel.pipeline.report_job.ChildProcess", start)
+    monkeypatch.setattr("swivel.pipeline.train.ChildProcess", start)
     monkeypatch.setattr("swivel.pipeline.train_job.may_use_cuda", lambda asked: in_process)
     swivel.train(planted, tmp_path / "v", dim=4, epochs=2, options=swivel.RunOptions(report=True))
     assert len(started) == in_process
@@ -165,7 +170,7 @@ def test_figures_are_drawn_here_if_the_other_process_does_not_run(
         process._process.kill()
         return process
 
-    monkeypatch.setattr("swivel.pipeline.report_job.ChildProcess", start)
+    monkeypatch.setattr("swivel.pipeline.train.ChildProcess", start)
     monkeypatch.setattr("swivel.pipeline.train_job.may_use_cuda", lambda asked: True)
     swivel.train(planted, tmp_path / "v", dim=4, epochs=2, options=swivel.RunOptions(report=True))
     assert (tmp_path / "v" / "report.html").read_text(encoding="utf-8").count("<svg") == 2
@@ -345,7 +350,7 @@ def test_bars_show_losses_speed_and_time_left_in_80_columns() -> None:
 
     from rich.console import Console
 
-    from swivel.runtime.progress_bars import create_display
+    from swivel.runtime.progress import create_display
 
     display = create_display()
     display.add_task("training", total=100, completed=40, unit="cells", note="epoch 12/20, loss 0.0421 (observed 0.5)")

@@ -18,7 +18,7 @@ from swivel.corpus import sources
 from swivel.corpus.encoded_corpus import encode_corpus
 from swivel.corpus.sources import read_in_process
 from swivel.errors import CorpusError, SwivelError, SwivelWarning
-from swivel.runtime.child_process import PROGRESS, ChildProcess, SentProgress, call_in_process, can_start_processes
+from swivel.runtime.child_process import PROGRESS, ChildProcess, call_in_process, can_start_processes
 from swivel.runtime.progress import SILENT, Progress, Task
 
 pytestmark = pytest.mark.skipif(not can_start_processes(), reason="needs POSIX")
@@ -87,13 +87,6 @@ def fail_oddly(*, progress: Progress) -> None:
 
 def warn(*, progress: Progress) -> None:
     warnings.warn("mind the step", SwivelWarning, stacklevel=1)
-
-
-def send_drafts(*, progress: SentProgress) -> str:
-    progress.message("a message")
-    for draft in ([1], [1, 2]):
-        progress.send(draft)
-    return "done"
 
 
 def sleep(file: Path, *, progress: Progress) -> None:
@@ -175,15 +168,6 @@ def test_warnings_are_messages() -> None:
     with call_in_process(warn) as call:
         call.wait(progress)
     assert progress.events == [("message", "warning: mind the step")]
-
-
-def test_values_before_the_result_are_received_and_messages_are_not_among_them() -> None:
-    values: list[list[int]] = []
-    progress = Recorded()
-    with call_in_process(send_drafts) as call:
-        assert call.wait(progress, receive=values.append) == "done"
-    assert values == [[1], [1, 2]]
-    assert progress.events == [("message", "a message")]
 
 
 def test_modules_of_the_current_folder_are_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,10 +13,9 @@ from typing import Any, cast
 
 import pytest
 
-from swivel.runtime import progress_bars
+from swivel.runtime import progress as progress_module
 from swivel.runtime.options import RunOptions
-from swivel.runtime.progress import SILENT, Progress, Task, track
-from swivel.runtime.progress_bars import BarProgress, choose_progress, create_display
+from swivel.runtime.progress import SILENT, BarProgress, Progress, Task, choose_progress, create_display, track
 
 
 class Recorder(Progress):
@@ -75,7 +74,7 @@ def run_on_terminal(code: str) -> str:
 
 JOB = """
 import time
-from swivel.runtime import progress_bars
+from swivel.runtime import progress as progress_module
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import track
 with track(RunOptions({arguments}).progress, "counting", 10, "tokens") as task:
@@ -136,7 +135,7 @@ def test_a_notebook_shows_bars_and_removes_them_at_the_end(monkeypatch: pytest.M
     cell = Cell()
     monkeypatch.setitem(sys.modules, "IPython", cast(Any, SimpleNamespace(display=cell)))
     monkeypatch.setitem(sys.modules, "IPython.display", cast(Any, cell))
-    monkeypatch.setattr(progress_bars, "_SECONDS_PER_DRAWING", 0.0)
+    monkeypatch.setattr(progress_module, "_SECONDS_PER_DRAWING", 0.0)
     progress = BarProgress(lambda: create_display(in_notebook=True), delay_seconds=0.01)
     with track(progress, "read <ing>", 10, "tokens") as outer:
         assert cell.wait(30)

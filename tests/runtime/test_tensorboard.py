@@ -15,8 +15,7 @@ import swivel
 from swivel.cli import cli
 from swivel.counts import Matrix
 from swivel.errors import MissingExtra, StorageError
-from swivel.runtime.progress import Progress
-from swivel.runtime.tensorboard import TensorboardProgress
+from swivel.runtime.progress import Progress, TensorboardProgress
 
 NAMES = {"loss/all", "loss/observed", "loss/unobserved", "learning rate", "cells per second"}
 

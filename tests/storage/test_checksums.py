@@ -15,7 +15,7 @@ from swivel.runtime.options import RunOptions
 from swivel.storage import manifest
 from swivel.storage.files import create_folder
 from swivel.storage.manifest import MANIFEST, digest_array, digest_file, open_folder
-from swivel.storage.output_folder import output_folder
+from swivel.storage.output_folder import check_output
 
 PIECE = 1000
 
@@ -61,8 +61,8 @@ def test_run_options_limit_the_threads(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(manifest, "count_cores", lambda: 64)
     monkeypatch.setattr(manifest, "_limit", 8)
     for threads in (1, 3, 50):
-        with output_folder(tmp_path / "new", [], RunOptions(threads=threads)):
-            digest_array(np.zeros(3 * PIECE, np.uint8))
+        check_output(tmp_path / "new", [], RunOptions(threads=threads))
+        digest_array(np.zeros(3 * PIECE, np.uint8))
     assert used == [1, 3, 8]
 
 

@@ -19,14 +19,13 @@ from safetensors.numpy import load_file, save_file
 
 from swivel.config import TrainConfig
 from swivel.errors import DamagedFolder, FolderExists, StorageError, UnfinishedFolder
-from swivel.runtime.options import RunOptions
 from swivel.storage import files
 from swivel.storage import manifest as manifests
 from swivel.storage.arrays import ArrayAppender, create_array
 from swivel.storage.files import create_folder, flush, write_file
 from swivel.storage.lock import LOCK, remove_file, remove_tree, scratch_folder
 from swivel.storage.manifest import MANIFEST, fingerprint, open_array, open_folder
-from swivel.storage.output_folder import output_folder
+from swivel.storage.output_folder import open_work_folder
 
 
 def make_folder(path: Path, *, overwrite: bool = False, value: int = 1) -> Path:
@@ -432,8 +431,7 @@ def test_missing_folder_for_temporary_files_is_a_one_line_error(monkeypatch: pyt
     monkeypatch.setattr("tempfile.tempdir", "/no/such/folder")
     with (
         pytest.raises(StorageError, match=r"^/no/such/folder.*: no such file or folder$"),
-        output_folder(None, [], RunOptions()) as output,
-        output.working(),
+        open_work_folder(None),
     ):
         pass
 

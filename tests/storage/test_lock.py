@@ -22,7 +22,7 @@ from swivel.storage import lock as lock_module
 from swivel.storage.files import create_folder
 from swivel.storage.lock import LOCK, FolderLock, hold_folder, lock_file, refuse_locked, scratch_folder, sweep_folder
 from swivel.storage.manifest import open_folder
-from swivel.storage.output_folder import output_folder
+from swivel.storage.output_folder import check_output
 
 HOLDER = """
 import sys
@@ -333,10 +333,11 @@ def test_folder_that_is_being_written_is_not_swept(tmp_path: Path) -> None:
 def test_refused_writer_leaves_the_folder_of_the_other_alone(tmp_path: Path) -> None:
     out = tmp_path / "out"
     other = FolderLock(out)
-    with pytest.raises(FolderLocked), output_folder(out, [], RunOptions()):
-        out.mkdir()  # Another process was faster.
-        other.acquire()
-        (out / "theirs").touch()
+    assert check_output(out, [], RunOptions()) == out
+    out.mkdir()  # Another process was faster.
+    other.acquire()
+    (out / "theirs").touch()
+    with pytest.raises(FolderLocked):
         refuse_locked(out)
     assert (out / "theirs").exists()
     other.release()

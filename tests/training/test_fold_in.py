@@ -20,7 +20,7 @@ from swivel.counts import Matrix
 from swivel.errors import CountsError, TrainingError
 from swivel.training import fold_in as fold_in_module
 from swivel.training.fold_in import fold_in
-from swivel.training.objective import Objective, column_offsets, loss_and_gradient, row_offsets
+from swivel.training.objective import column_offsets, loss_and_gradient, row_offsets
 
 COLUMNS, DIM = 41, 5
 
@@ -41,9 +41,9 @@ class Table:
 
     def loss(self, vector: np.ndarray, row: int, config: TrainConfig) -> tuple[float, np.ndarray]:
         """Return the loss and the gradient of a row, from the reference implementation."""
-        objective, x = Objective.from_config(config), self.counts[row].astype(np.float64)
-        offsets = row_offsets(x.sum(keepdims=True), self.total, objective) + column_offsets(self.column_sums)
-        loss, slopes = loss_and_gradient(self.columns.astype(np.float64) @ vector, x, offsets, objective)
+        x = self.counts[row].astype(np.float64)
+        offsets = row_offsets(x.sum(keepdims=True), self.total, config) + column_offsets(self.column_sums)
+        loss, slopes = loss_and_gradient(self.columns.astype(np.float64) @ vector, x, offsets, config)
         decay = max(config.weight_decay * x.sum() ** config.decay_power, 5e-5) * len(x)
         return loss.observed + loss.unobserved + decay / 2 * vector @ vector, slopes @ self.columns + decay * vector
 

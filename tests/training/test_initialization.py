@@ -24,7 +24,7 @@ from swivel.pipeline.train import train
 from swivel.runtime.options import RunOptions
 from swivel.storage.manifest import MANIFEST, read_manifest
 from swivel.training.initialization import add_new_words, find_start, make_arrays
-from swivel.training.objective import Objective, loss_and_gradient
+from swivel.training.objective import confidence, loss_and_gradient
 from swivel.training.schedule import default_epochs
 from swivel.vectors import Vectors, VectorTable, load
 from swivel.vectors.vector_table import fingerprint_vectors
@@ -138,12 +138,12 @@ def test_new_words_solve_their_least_squares_problem(
     config = TrainConfig(dim=4, weight_decay=decay, decay_power=power)
     start = find_start(matrix, vectors, config)
     joined = add_new_words(matrix, start, config, threads=2)
-    table, objective = matrix.to_scipy().toarray(), Objective()
+    table, objective = matrix.to_scipy().toarray(), TrainConfig()
     row, known = joined.ids[0][len(start.ids[0])], start.ids[1]
     C, x = start.vectors[1].astype(np.float64), table[row, known]
     seen = x > 0
     pmi = np.log(x[seen] * matrix.total / matrix.row_sums[row] / matrix.column_sums[known][seen])
-    weights = np.where(seen, objective.confidence(x), 0.02)
+    weights = np.where(seen, confidence(x, objective), 0.02)
     targets = np.zeros(len(known))
     targets[seen] = pmi
     ridge = max(decay * matrix.row_sums[row] ** power, 5e-5) * len(C)
@@ -167,7 +167,7 @@ def test_joined_words_start_with_a_lower_loss_than_random_ones(tmp_path: Path) -
     for each in (joined, start):
         arrays = make_arrays(sums, orders, config, start=each)
         products = arrays["rows"].astype(np.float64) @ arrays["columns"].T
-        losses.append(loss_and_gradient(products, table, offsets, Objective())[0].mean)
+        losses.append(loss_and_gradient(products, table, offsets, TrainConfig())[0].mean)
 
     assert losses[0] < losses[1]
 

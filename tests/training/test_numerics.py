@@ -35,7 +35,7 @@ from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.counts.importers import import_counts
 from swivel.errors import CountsError, Diverged
 from swivel.training.backends import BackendSettings, ParameterBlock
-from swivel.training.objective import Objective, column_offsets, row_offsets
+from swivel.training.objective import column_offsets, confidence, row_offsets
 from training_runs import allow_interpreter, train
 
 KINDS = ["reference float64", "cpu float32", "cpu bfloat16", "torch float32", "triton float32"]
@@ -87,7 +87,7 @@ def make_block(counts: NDArray[np.float64], dim: int) -> Block:
     x = counts.astype(np.float32).astype(np.float64)
     rng = np.random.default_rng(dim)
     sums, sides = (x.sum(1), x.sum(0)), []
-    offsets = row_offsets(sums[0], x.sum(), Objective()), column_offsets(sums[1])
+    offsets = row_offsets(sums[0], x.sum(), TrainConfig()), column_offsets(sums[1])
 
     for total, offset in zip(sums, offsets, strict=True):
         vectors = rng.standard_normal((len(total), dim), np.float32) / np.float32(np.sqrt(dim))
@@ -107,7 +107,7 @@ def log_error(block: Block) -> float:
     logs = np.log(block.x[i, j])
     products = (rows.vectors[i].astype(float) * columns.vectors[j]).sum(1)
     distances = np.abs(products - logs - rows.offsets[i].astype(float) - columns.offsets[j])
-    strongest = np.argmax(Objective().confidence(block.x[i, j]) * distances)
+    strongest = np.argmax(confidence(block.x[i, j], TrainConfig()) * distances)
     return float(2e-7 * np.abs(logs[strongest]) / distances[strongest])
 
 
@@ -129,7 +129,7 @@ def test_extreme_step_equals_that_of_the_reference(
 ) -> None:
     if kind.startswith("triton"):
         pytest.importorskip("triton")
-    (name, device, dtype), settings = split_kind(kind), BackendSettings(Objective(), ZEROS[zeros], 1e-4)
+    (name, device, dtype), settings = split_kind(kind), BackendSettings(TrainConfig(weight_decay=1e-4), ZEROS[zeros])
     block = make_block(counts(), dim)
     truth, true_loss = run_reference(block, settings)
     got, loss = run_step(make(settings), block)

@@ -12,7 +12,6 @@ from swivel.config import TrainConfig
 from swivel.training.objective import (
     NEVER,
     Loss,
-    Objective,
     column_offsets,
     log_or_never,
     loss_and_gradient,
@@ -23,12 +22,12 @@ from swivel.training.objective import (
 
 Array = NDArray[np.float64]
 OBJECTIVES = {
-    "paper": Objective(),
-    "power .75": Objective(confidence_power=0.75),
-    "no base": Objective(confidence_base=0.0, confidence_scale=1.0, confidence_power=1.0),
-    "constant": Objective(confidence_base=1.0, confidence_scale=0.0),
-    "shift": Objective(shift=np.log(5)),
-    "unseen .5": Objective(unseen=0.5),
+    "paper": TrainConfig(),
+    "power .75": TrainConfig(confidence_power=0.75),
+    "no base": TrainConfig(confidence_base=0.0, confidence_scale=1.0, confidence_power=1.0),
+    "constant": TrainConfig(confidence_base=1.0, confidence_scale=0.0),
+    "shift": TrainConfig(shift=np.log(5)),
+    "unseen .5": TrainConfig(unseen=0.5),
 }
 
 
@@ -36,13 +35,13 @@ def make_counts(rng: np.random.Generator, shape: tuple[int, int], density: float
     return np.where(rng.random(shape) < density, rng.lognormal(0, 2, shape), 0.0)
 
 
-def make_offsets(x: Array, objective: Objective) -> Array:
+def make_offsets(x: Array, objective: TrainConfig) -> Array:
     return row_offsets(x.sum(1), x.sum(), objective)[:, None] + column_offsets(x.sum(0))
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
 @pytest.mark.parametrize("density", [0.0, 0.4, 1.0])
-def test_gradient_is_the_slope_of_the_loss(objective: Objective, density: float) -> None:
+def test_gradient_is_the_slope_of_the_loss(objective: TrainConfig, density: float) -> None:
     rng = np.random.default_rng(1)
     x = make_counts(rng, (7, 5), density)
     offsets = rng.normal(0, 2, x.shape)
@@ -66,7 +65,7 @@ def test_one_observed_cell_has_the_loss_of_the_formula() -> None:
     x = np.array([[4.0]])
     offsets = np.array([[-1.5]])
     products = np.array([[0.25]])
-    loss, gradient = loss_and_gradient(products, x, offsets, Objective())
+    loss, gradient = loss_and_gradient(products, x, offsets, TrainConfig())
     distance = 0.25 - (np.log(4) - 1.5)
 
     assert loss.observed == pytest.approx(0.5 * 0.6 * distance**2)
@@ -75,7 +74,9 @@ def test_one_observed_cell_has_the_loss_of_the_formula() -> None:
 
 
 def test_one_unobserved_cell_has_the_loss_of_the_formula() -> None:
-    loss, gradient = loss_and_gradient(np.array([[0.25]]), np.zeros((1, 1)), np.array([[-1.5]]), Objective(unseen=0.5))
+    loss, gradient = loss_and_gradient(
+        np.array([[0.25]]), np.zeros((1, 1)), np.array([[-1.5]]), TrainConfig(unseen=0.5)
+    )
     margin = 0.25 - (-1.5 + np.log(0.5))
     assert loss.unobserved == pytest.approx(np.log1p(np.exp(margin)))
     assert gradient[0, 0] == pytest.approx(1 / (1 + np.exp(-margin)))
@@ -85,12 +86,12 @@ def test_one_unobserved_cell_has_the_loss_of_the_formula() -> None:
 def test_targets_are_the_pointwise_mutual_information() -> None:
     x = np.array([[3.0, 1.0], [2.0, 4.0]])
     pmi = np.log(x * x.sum() / np.outer(x.sum(1), x.sum(0)))
-    np.testing.assert_allclose(observed_targets(x, make_offsets(x, Objective())), pmi)
+    np.testing.assert_allclose(observed_targets(x, make_offsets(x, TrainConfig())), pmi)
 
 
 def test_shift_is_subtracted_from_every_target() -> None:
     x = np.array([[3.0, 1.0], [2.0, 4.0]])
-    difference = make_offsets(x, Objective()) - make_offsets(x, Objective(shift=0.7))
+    difference = make_offsets(x, TrainConfig()) - make_offsets(x, TrainConfig(shift=0.7))
     np.testing.assert_allclose(difference, 0.7)
 
 
@@ -99,7 +100,7 @@ def test_row_and_column_without_counts_have_no_gradient_and_no_loss() -> None:
     x = make_counts(rng, (6, 8), 0.5)
     x[2] = 0
     x[:, 5] = 0
-    objective = Objective(shift=1.0, unseen=0.5)
+    objective = TrainConfig(shift=1.0, unseen=0.5)
     products = rng.normal(0, 50, x.shape)
     loss, gradient = loss_and_gradient(products, x, make_offsets(x, objective), objective)
 
@@ -115,21 +116,13 @@ def test_row_and_column_without_counts_have_no_gradient_and_no_loss() -> None:
 
 def test_loss_of_very_large_products_is_finite() -> None:
     x = np.array([[1.0, 0.0]])
-    loss, gradient = loss_and_gradient(np.array([[1e6, 1e6]]), x, np.zeros((1, 2)), Objective())
+    loss, gradient = loss_and_gradient(np.array([[1e6, 1e6]]), x, np.zeros((1, 2)), TrainConfig())
     assert loss.unobserved == pytest.approx(1e6)
     assert gradient[0, 1] == 1
 
 
 def test_log_of_zero_is_minus_never() -> None:
     assert log_or_never(np.array([0.0, 1.0])).tolist() == [-NEVER, 0.0]
-
-
-def test_objective_comes_from_the_configuration() -> None:
-    config = TrainConfig(
-        confidence_base=0.2, confidence_scale=0.3, confidence_power=0.75, shift=1.0, unseen=0.5, learning_rate=0.7
-    )
-    assert Objective.from_config(config) == Objective(0.2, 0.3, 0.75, 1.0, 0.5)
-    assert Objective.from_config(TrainConfig()) == Objective()
 
 
 def test_means_are_sums_divided_by_cells() -> None:
@@ -153,10 +146,10 @@ def test_losses_add_up_field_by_field(parts: list[tuple[int, int, int, int]]) ->
 def test_loss_is_the_sum_over_parts_of_the_matrix() -> None:
     rng = np.random.default_rng(3)
     x = make_counts(rng, (9, 6), 0.4)
-    offsets, products = make_offsets(x, Objective()), rng.normal(size=x.shape)
-    whole, _ = loss_and_gradient(products, x, offsets, Objective())
-    top, _ = loss_and_gradient(products[:4], x[:4], offsets[:4], Objective())
-    bottom, _ = loss_and_gradient(products[4:], x[4:], offsets[4:], Objective())
+    offsets, products = make_offsets(x, TrainConfig()), rng.normal(size=x.shape)
+    whole, _ = loss_and_gradient(products, x, offsets, TrainConfig())
+    top, _ = loss_and_gradient(products[:4], x[:4], offsets[:4], TrainConfig())
+    bottom, _ = loss_and_gradient(products[4:], x[4:], offsets[4:], TrainConfig())
 
     assert (top + bottom).mean == pytest.approx(whole.mean, rel=1e-14)
     assert (top + bottom).observed_cells == whole.observed_cells

@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from swivel.config import TrainConfig
 from swivel.counts import BlockCells
 from swivel.training.backends import BackendSettings, ParameterBlock
 from swivel.training.backends.base import Sides
 from swivel.training.backends.reference import ReferenceBackend
-from swivel.training.objective import Objective, column_offsets, row_offsets
+from swivel.training.objective import column_offsets, row_offsets
 from swivel.training.zero_sampling import ZeroSampling
 
 SAMPLED = ZeroSampling(common=0.1, middle=0.4, share=0.05)
@@ -125,7 +126,7 @@ def block() -> tuple[BlockCells, Sides]:
     rng = np.random.default_rng(5)
     x = np.where(rng.random((24, 30)) < 0.2, rng.lognormal(0, 1, (24, 30)), 0.0)
     i, j = np.nonzero(x)
-    offsets = row_offsets(x.sum(1), x.sum(), Objective()), column_offsets(x.sum(0))
+    offsets = row_offsets(x.sum(1), x.sum(), TrainConfig()), column_offsets(x.sum(0))
     sides = [ParameterBlock(rng.normal(0, 0.5, (n, 4)), None, o) for n, o in zip(x.shape, offsets, strict=True)]
     cells = BlockCells((i << 16 | j).astype(np.uint32), x[i, j].astype(np.float32), mirrored=False)
     return cells, (sides[0], sides[1])
@@ -133,8 +134,8 @@ def block() -> tuple[BlockCells, Sides]:
 
 def test_expected_gradient_and_loss_are_the_full_ones(block: tuple[BlockCells, Sides]) -> None:
     seeds = 400
-    full_loss, *full = ReferenceBackend(BackendSettings(Objective(), ZeroSampling(), 0.0)).add_gradients(*block, (0,))
-    sampled = ReferenceBackend(BackendSettings(Objective(), SAMPLED, 0.0))
+    full_loss, *full = ReferenceBackend(BackendSettings(TrainConfig(), ZeroSampling())).add_gradients(*block, (0,))
+    sampled = ReferenceBackend(BackendSettings(TrainConfig(), SAMPLED))
     results = [sampled.add_gradients(*block, (seed,)) for seed in range(seeds)]
 
     for side in (0, 1):

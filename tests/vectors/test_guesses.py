@@ -137,6 +137,6 @@ def test_frequent_ngrams_do_not_count(planted: Vectors, monkeypatch: pytest.Monk
 def test_guesses_need_ngrams_and_memory(planted: Vectors, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="no n-grams to guess words from"):
         _ = planted.replace(subwords=None).guesser
-    monkeypatch.setattr("swivel.runtime.estimates.free_memory", lambda: 1 << 10)
+    monkeypatch.setattr("swivel.runtime.resources.free_memory", lambda: 1 << 10)
     with pytest.raises(MemoryBudgetError, match="guessing words needs about"):
         planted.replace().guess("balpdimpings")

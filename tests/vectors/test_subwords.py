@@ -269,7 +269,7 @@ def test_memory_for_indexing_is_about_the_estimate(planted: Vectors) -> None:
 
 
 def test_ngrams_are_not_fitted_into_too_little_memory(planted: Vectors, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swivel.runtime.estimates.free_memory", lambda: 1 << 20)
+    monkeypatch.setattr("swivel.runtime.resources.free_memory", lambda: 1 << 20)
     with pytest.raises(MemoryBudgetError, match="fitting n-grams needs about"):
         planted.with_subwords()
 

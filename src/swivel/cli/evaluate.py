@@ -17,8 +17,8 @@ from swivel.cli.terminal import draw_table, print_result, show, shown
 from swivel.errors import ConfigError
 from swivel.explorer.maps import LAYOUTS, MAP_FORMATS, make_map
 from swivel.reports import plots
-from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
+from swivel.runtime.resources import check_libraries
 from swivel.storage.output_folder import check_output_file, refuse_overlap
 from swivel.vectors import Vectors
 from swivel.vectors.formats import find_vectors

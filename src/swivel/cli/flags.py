@@ -135,7 +135,7 @@ def take_options(arguments: Mapping[str, Any]) -> tuple[RunOptions, dict[str, An
 
 def _choose_progress(*, quiet: bool, tensorboard: str | None) -> Progress:
     from swivel.cli.terminal import CommandProgress  # which imports this module
-    from swivel.runtime.tensorboard import TensorboardProgress
+    from swivel.runtime.progress import TensorboardProgress
 
     if not is_leading():
         return SILENT

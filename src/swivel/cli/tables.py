@@ -14,8 +14,8 @@ from swivel.cli.terminal import draw_table, next_command, print_result, show
 from swivel.config import CorpusConfig
 from swivel.counts.importers.import_config import ImportConfig
 from swivel.errors import ConfigError
-from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
+from swivel.runtime.resources import check_libraries
 from swivel.storage.files import write_file
 from swivel.storage.output_folder import check_output_file
 

@@ -25,8 +25,7 @@ import click
 
 from swivel.cli.flags import Command, translate
 from swivel.runtime.control_characters import CONTROL, escape_controls
-from swivel.runtime.progress import Task
-from swivel.runtime.progress_bars import BarProgress, create_display, describe_work
+from swivel.runtime.progress import BarProgress, Task, create_display, describe_work
 
 if TYPE_CHECKING:
     from swivel.vectors import Guess, Neighbor

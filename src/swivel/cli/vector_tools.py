@@ -15,8 +15,8 @@ from swivel.cli.terminal import align_table, print_result, show
 from swivel.errors import ConfigError
 from swivel.explorer import server
 from swivel.pipeline.settings import given
-from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
+from swivel.runtime.resources import check_libraries
 from swivel.storage.arrays import write_array
 from swivel.storage.files import create_file
 from swivel.storage.output_folder import check_output_file, refuse_overlap

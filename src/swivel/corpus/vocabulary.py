@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from swivel.config import VocabularyConfig
 from swivel.errors import ConfigError, CorpusError, CountsError, UnknownToken, VocabularyError, clear_errors
-from swivel.runtime.estimates import check_memory
 from swivel.runtime.numbers import is_integer, plural
+from swivel.runtime.resources import check_memory
 
 if TYPE_CHECKING:
     from swivel.corpus.encoded_corpus import TypeCounts

@@ -20,9 +20,9 @@ from swivel.counts.block_layout import Ints
 from swivel.counts.builder import MatrixBuilder, MatrixSpec, building_bytes
 from swivel.counts.matrix import Matrix
 from swivel.errors import CountsError
-from swivel.runtime.estimates import ResourceEstimate, check_memory
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import track
+from swivel.runtime.resources import ResourceEstimate, check_memory
 
 # Settings that must be equal. Imported counts have no window.
 COUNT_SETTINGS = ("window_left", "window_right", "weight", "columns", "near", "oov")

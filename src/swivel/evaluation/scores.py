@@ -27,11 +27,9 @@ from swivel.evaluation.bootstrap import (
 from swivel.evaluation.datasets import AnalogySet, SimilaritySet, TestSet, find_sets, split_set
 from swivel.evaluation.download import fetch_sets
 from swivel.evaluation.results import EvaluationConfig, Flags, Report, SetResult
-from swivel.runtime.estimates import check_libraries
 from swivel.runtime.parallel import run_in_chunks
-from swivel.runtime.progress import SILENT, Progress, track
-from swivel.runtime.progress_bars import choose_progress
-from swivel.runtime.resources import count_cores
+from swivel.runtime.progress import SILENT, Progress, choose_progress, track
+from swivel.runtime.resources import check_libraries, count_cores
 from swivel.vectors import Vectors
 from swivel.vectors.formats import as_vectors
 from swivel.vectors.search import EPSILON, scale_to_unit, shift_cosine

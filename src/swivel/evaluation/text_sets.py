@@ -23,8 +23,7 @@ from swivel.evaluation.datasets import Line, SimilaritySet, list_set_files, read
 from swivel.evaluation.download import TEXT_SOURCES, fetch_sets
 from swivel.evaluation.results import draw_figure
 from swivel.runtime.notebook import draw_html
-from swivel.runtime.progress import Progress, track
-from swivel.runtime.progress_bars import choose_progress
+from swivel.runtime.progress import Progress, choose_progress, track
 from swivel.vectors import Vectors
 from swivel.vectors.formats import as_vectors
 from swivel.vectors.search import Floats

@@ -26,8 +26,7 @@ from swivel.errors import ConfigError, SwivelError, missing_extra
 from swivel.reports.plots import FORMATS, PALETTE, check_format, draw_figure, plot_map
 from swivel.runtime.child_process import ChildProcess, can_start_processes
 from swivel.runtime.control_characters import escape_controls
-from swivel.runtime.progress import SILENT, Progress, track
-from swivel.runtime.progress_bars import choose_progress
+from swivel.runtime.progress import SILENT, Progress, choose_progress, track
 from swivel.storage.files import write_file
 from swivel.vectors import Vectors
 from swivel.vectors.projection import compute_umap, fit_to_frame, reduce_vectors, take_plane, weigh_labels

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swivel.errors import ConfigError
-from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
-from swivel.storage.output_folder import output_folder
+from swivel.runtime.resources import check_libraries
+from swivel.storage.output_folder import check_output, has_result, open_work_folder
 
 if TYPE_CHECKING:
     from swivel.counts import Matrix
@@ -45,14 +45,14 @@ def add(*matrices: Matrix | str | Path, out: str | Path | None = None, options: 
     inputs = {f"matrix {number}": matrix.fingerprint for number, matrix in enumerate(addends, 1)}
     provenance = {"config": shared_config(addends), "inputs": inputs}
 
-    with output_folder(out, [matrix.path for matrix in addends], options) as output:
-        if output.path is not None and output.has_result("matrix", provenance):
-            return open_matrix(output.path)
+    output = check_output(out, [matrix.path for matrix in addends], options)
+    if output is not None and has_result(output, "matrix", provenance, options):
+        return open_matrix(output)
 
-        with output.working() as path:
-            check_libraries("adding")
-            # A damaged matrix must not become part of a sum that looks valid.
-            for matrix in addends:
-                matrix.verify()
-            total = add_matrices(addends, path, provenance, options)
-            return total if output.path is not None else total.to_memory()
+    with open_work_folder(output) as path:
+        check_libraries("adding")
+        # A damaged matrix must not become part of a sum that looks valid.
+        for matrix in addends:
+            matrix.verify()
+        total = add_matrices(addends, path, provenance, options)
+        return total if output is not None else total.to_memory()

@@ -11,14 +11,20 @@ from swivel.config import SCORERS, CorpusConfig, CountConfig, VocabularyConfig, 
 from swivel.corpus.vocabulary import Vocabulary, check_units, choose_vocabulary, describe_text, read_tokens
 from swivel.errors import ConfigError
 from swivel.pipeline.settings import TextCounting, check_names, given, make_options, resolve_counting
-from swivel.runtime.estimates import ResourceEstimate, check_libraries
 from swivel.runtime.numbers import plural
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Progress
-from swivel.runtime.resources import find_rank, format_bytes, may_use_cuda, parse_bytes
+from swivel.runtime.resources import (
+    ResourceEstimate,
+    check_libraries,
+    find_rank,
+    format_bytes,
+    may_use_cuda,
+    parse_bytes,
+)
 from swivel.storage.lock import scratch_folder
 from swivel.storage.manifest import fingerprint, open_array
-from swivel.storage.output_folder import output_folder
+from swivel.storage.output_folder import check_output, has_result, open_work_folder
 
 if TYPE_CHECKING:
     from swivel.corpus.encoded_corpus import EncodedCorpus
@@ -105,27 +111,27 @@ def count_texts(
 
     phrases = list_phrases(counting.corpus, options)
     files_read = [*local_files(texts), vocabulary_file, counting.corpus.phrase_file]
-    with output_folder(out, files_read, options) as output:
-        record: dict[str, dict[str, Any]] = {"config": counting.to_dict(), "inputs": {}, "facts": {}}  # of the manifest
-        if output.path is not None:
-            # Digests come first: a finished folder of the same text is returned without reading it again.
-            digests = digest_sources(texts, known=output.path, threads=options.thread_count, progress=options.progress)
-            inputs = fingerprint_sources(texts, counting.corpus.without_path(), digests)
-            if word_list is not None:
-                inputs["vocabulary"] = fingerprint(list(word_list))
-            if phrases is not None:
-                inputs["phrases"] = fingerprint(list(phrases))
-            provenance = {"config": record["config"], "inputs": inputs}
-            if output.has_result("matrix", provenance, is_comparable=can_compare(inputs)):
-                return open_matrix(output.path)
-            record = {**provenance, "facts": to_facts(digests)}
+    output = check_output(out, files_read, options)
+    record: dict[str, dict[str, Any]] = {"config": counting.to_dict(), "inputs": {}, "facts": {}}  # of the manifest
+    if output is not None:
+        # Digests come first: a finished folder of the same text is returned without reading it again.
+        digests = digest_sources(texts, known=output, threads=options.thread_count, progress=options.progress)
+        inputs = fingerprint_sources(texts, counting.corpus.without_path(), digests)
+        if word_list is not None:
+            inputs["vocabulary"] = fingerprint(list(word_list))
+        if phrases is not None:
+            inputs["phrases"] = fingerprint(list(phrases))
+        provenance = {"config": record["config"], "inputs": inputs}
+        if has_result(output, "matrix", provenance, options, is_comparable=can_compare(inputs)):
+            return open_matrix(output)
+        record = {**provenance, "facts": to_facts(digests)}
 
-        # From here on the folder is locked: a second writer fails now and not after it has read its text.
-        with output.working() as path:
-            check_libraries("counting")
-            matrix = _count(texts, path, counting, word_list, phrases, record, options)
-            matrix.trust()  # This process has just written it.
-            return matrix if output.path is not None else matrix.to_memory()
+    # From here on the folder is locked: a second writer fails now and not after it has read its text.
+    with open_work_folder(output) as path:
+        check_libraries("counting")
+        matrix = _count(texts, path, counting, word_list, phrases, record, options)
+        matrix.trust()  # This process has just written it.
+        return matrix if output is not None else matrix.to_memory()
 
 
 def file_of(vocabulary: object) -> Path | None:

@@ -20,12 +20,11 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix, to_units
 from swivel.errors import DamagedFolder
 from swivel.evaluation import read_bundled, score_analogies
-from swivel.pipeline.report_job import ReportJob
 from swivel.pipeline.settings import resolve_training
-from swivel.pipeline.train import train_vectors
-from swivel.runtime.estimates import check_libraries
+from swivel.pipeline.train import ReportJob, train_vectors
 from swivel.runtime.options import RunOptions
-from swivel.storage.output_folder import output_folder
+from swivel.runtime.resources import check_libraries
+from swivel.storage.output_folder import check_output, has_result
 
 WORDS, CELLS = "sample-words.txt", "sample-cells.xz"
 STEPS_PER_OCTAVE = 4
@@ -81,29 +80,29 @@ def open_sample(out: str | Path | None = None, *, options: RunOptions | None = N
     words = Vocabulary.from_lines((data / WORDS).read_text(encoding="utf-8").splitlines())
     provenance = {"config": {}, "inputs": {CELLS: hashlib.sha256(packed_cells).hexdigest()[:16]}}
 
-    with output_folder(out, [], options) as output:
-        if output.path is not None and output.has_result("matrix", provenance):
-            return open_matrix(output.path)
+    output = check_output(out, [], options)
+    if output is not None and has_result(output, "matrix", provenance, options):
+        return open_matrix(output)
 
-        options.progress.message(f"unpacking the bundled matrix of {len(words):,} English words")
-        spec = MatrixSpec(rows=words, columns=None, unit=UNIT, symmetric=True)
-        builder = MatrixBuilder(
-            output.path,
-            spec,
-            memory_bytes=options.memory_bytes,
-            threads=options.thread_count,
-            overwrite=options.overwrite,
-        )
+    options.progress.message(f"unpacking the bundled matrix of {len(words):,} English words")
+    spec = MatrixSpec(rows=words, columns=None, unit=UNIT, symmetric=True)
+    builder = MatrixBuilder(
+        output,
+        spec,
+        memory_bytes=options.memory_bytes,
+        threads=options.thread_count,
+        overwrite=options.overwrite,
+    )
 
-        with builder:
-            rows, columns, counts = unpack_cells(packed_cells, len(words))
-            units = to_units(counts, UNIT)
-            builder.add(rows, columns, units)
+    with builder:
+        rows, columns, counts = unpack_cells(packed_cells, len(words))
+        units = to_units(counts, UNIT)
+        builder.add(rows, columns, units)
 
-            # Only the upper triangle is stored: add the mirror image of the cells off the diagonal.
-            is_off_diagonal = rows != columns
-            builder.add(columns[is_off_diagonal], rows[is_off_diagonal], units[is_off_diagonal])
-            return builder.finish(**provenance)
+        # Only the upper triangle is stored: add the mirror image of the cells off the diagonal.
+        is_off_diagonal = rows != columns
+        builder.add(columns[is_off_diagonal], rows[is_off_diagonal], units[is_off_diagonal])
+        return builder.finish(**provenance)
 
 
 def run_demo(out: str | Path | None, options: RunOptions) -> dict[str, Any]:

@@ -12,7 +12,6 @@ the context windows but do not take part in the fold-in.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,13 +27,13 @@ from swivel.counts.cooccurrence import column_vocabulary, count_tokens
 from swivel.errors import ConfigError, VocabularyError
 from swivel.pipeline.count import IDS, check_device, encode_texts, file_of, list_tokens, read_beside_device
 from swivel.pipeline.settings import TextCounting, check_names, given
-from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Progress, track
+from swivel.runtime.resources import check_libraries
 from swivel.storage.files import create_folder
 from swivel.storage.lock import scratch_folder
 from swivel.storage.manifest import fingerprint, open_array
-from swivel.storage.output_folder import output_folder
+from swivel.storage.output_folder import check_output, has_result, open_work_folder
 from swivel.vectors import Vectors, VectorTable, combine_vectors, load, recover_axes
 from swivel.vectors.folder import write_vectors
 from swivel.vectors.formats import as_vectors
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from swivel.counts import Matrix
 
 FILE_SETTINGS = ("encoding", "errors")
-VECTORS_PER_STEP = 256  # folded in between two updates of the progress, of each side at most
+VECTORS_PER_STEP = 256  # folded in between two updates of the progress
 
 
 # New words by decreasing count; the counts of their rows with trained columns, (n_words, n_trained_columns); those of
@@ -100,26 +99,26 @@ def extend(
         word_list = tuple(dict.fromkeys(word_list))
 
     config = {**trained.settings, **counting.to_dict()}
-    with output_folder(out, [trained.path, file_of(vocabulary), *local_files(texts)], options) as output:
-        path = output.path
-        inputs = {}
-        if path is not None:
-            digests = digest_sources(texts, known=path, threads=options.thread_count, progress=options.progress)
-            inputs = {"vectors": trained.fingerprint, **fingerprint_sources(texts, counting.corpus, digests)}
-            if word_list is not None:
-                inputs["vocabulary"] = fingerprint(list(word_list))
-            if output.has_result("vectors", {"config": config, "inputs": inputs}, is_comparable=can_compare(inputs)):
-                return load(path)
+    path = check_output(out, [trained.path, file_of(vocabulary), *local_files(texts)], options)
+    inputs = {}
+    if path is not None:
+        digests = digest_sources(texts, known=path, threads=options.thread_count, progress=options.progress)
+        inputs = {"vectors": trained.fingerprint, **fingerprint_sources(texts, counting.corpus, digests)}
+        if word_list is not None:
+            inputs["vocabulary"] = fingerprint(list(word_list))
+        provenance = {"config": config, "inputs": inputs}
+        if has_result(path, "vectors", provenance, options, is_comparable=can_compare(inputs)):
+            return load(path)
 
-        with output.working() as folder:
-            with scratch_folder(folder) as scratch:
-                counts = _count_words(trained, texts, counting, word_list, scratch, options)
-            result = _add_words(trained, counts, counting, options)
-            if path is None:
-                return result
-            with create_folder(path, "vectors", overwrite=options.overwrite) as writer:
-                write_vectors(writer, result, config=config, inputs=inputs, facts=to_facts(digests))
-        return load(path)
+    with open_work_folder(path) as folder:
+        with scratch_folder(folder) as scratch:
+            counts = _count_words(trained, texts, counting, word_list, scratch, options)
+        result = _add_words(trained, counts, counting, options)
+        if path is None:
+            return result
+        with create_folder(path, "vectors", overwrite=options.overwrite) as writer:
+            write_vectors(writer, result, config=config, inputs=inputs, facts=to_facts(digests))
+    return load(path)
 
 
 def _open_trained(vectors: Vectors | str | Path) -> Vectors:
@@ -346,24 +345,16 @@ def _fold(
     """
     from swivel.training.fold_in import FixedColumns
 
-    tables = [counts for counts, _ in sides]
-    fixed = [FixedColumns(*other, total, config, device=device) for _, other in sides]
-    results = [np.zeros((counts.shape[0], config.dim), np.float32) for counts in tables]
-    vectors = sum(map(len, results))
-    steps = -(-max(map(len, results)) // VECTORS_PER_STEP)
-
-    with track(progress, "folding in", vectors, "rows") as task:
-        for step in range(steps):
-            started = time.perf_counter()
-            for counts, columns, result in zip(tables, fixed, results, strict=True):
-                piece = slice(step, None, steps)
-                result[piece] = columns.fold_in(counts[piece])
+    results = []
+    with track(progress, "folding in", sum(counts.shape[0] for counts, _ in sides), "rows") as task:
+        for counts, other in sides:
+            fixed = FixedColumns(*other, total, config, device=device)
+            result = np.zeros((counts.shape[0], config.dim), np.float32)
+            for start in range(0, len(result), VECTORS_PER_STEP):
+                piece = slice(start, start + VECTORS_PER_STEP)
+                result[piece] = fixed.fold_in(counts[piece])
                 task.advance(len(result[piece]))
-
-            # Every step has words of all frequencies, so that the first one predicts the time of the others.
-            if step == 0 and steps > 1:
-                seconds = (time.perf_counter() - started) * steps
-                progress.message(f"folding in {vectors:,} rows and columns: about {seconds:,.0f} s")
+            results.append(result)
     return results
 
 

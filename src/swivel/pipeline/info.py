@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import time
 from datetime import datetime
 from importlib.metadata import distributions
 from pathlib import Path
@@ -15,7 +14,6 @@ from swivel.errors import StorageError
 from swivel.runtime.resources import count_cores, format_bytes, free_memory
 from swivel.storage.manifest import MANIFEST, Folder, open_folder, read_manifest
 
-AGES = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
 MAX_NAMES = 10  # of input files
 
 
@@ -44,7 +42,7 @@ def describe_folder(path: Path, *, verify: bool = False, verbose: bool = False) 
         "folder": str(path),
         "holds": manifest.stage,
         "size": format_bytes(sum(part.bytes for part in manifest.parts.values())),
-        "written": format_age(path / MANIFEST),
+        "written": format_time(path / MANIFEST),
         "inputs": dict(manifest.inputs) if verbose else shorten_list([*manifest.inputs]),
         "parts": {
             name: format_bytes(part.bytes) + (f", sha256 {part.sha256}" if verbose else "")
@@ -69,17 +67,13 @@ def _describe_unfinished(path: Path) -> dict[str, Any] | None:
         "holds": "unfinished training; run the same command again to resume",
         "size": format_bytes(saved_bytes(path)),
         **progress,
-        "saved": format_age(progress["saved"] / MANIFEST),
+        "saved": format_time(progress["saved"] / MANIFEST),
     }
 
 
-def format_age(file: Path) -> str:
-    """Return when a file was written, and how long ago that is."""
-    written_at = file.stat().st_mtime
-    seconds = max(time.time() - written_at, 0.0)
-    size, unit = next((size, unit) for size, unit in AGES if seconds >= size or size == 1)
-    count = int(seconds / size)
-    return f"{datetime.fromtimestamp(written_at):%Y-%m-%d %H:%M}, {count:,} {unit}{'' if count == 1 else 's'} ago"
+def format_time(file: Path) -> str:
+    """Return when a file was written."""
+    return f"{datetime.fromtimestamp(file.stat().st_mtime):%Y-%m-%d %H:%M}"
 
 
 def shorten_list(names: list[str]) -> list[str]:
@@ -94,7 +88,7 @@ def shorten_list(names: list[str]) -> list[str]:
 def describe_machine() -> dict[str, Any]:
     """Return versions, cores, memory, and the backend and device that training would use."""
     from swivel.config import TrainConfig
-    from swivel.training.backends import choose_backend, describe_accelerator
+    from swivel.training.training_plan import choose_backend, describe_accelerator
 
     backend, device = choose_backend(TrainConfig())
     return {

@@ -1,11 +1,13 @@
-"""`swivel train`: a matrix to vectors."""
+"""`swivel train`: a matrix to vectors, and the report of a run, which is computed while vectors are written."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import threading
 import warnings
 from collections.abc import Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,23 +16,25 @@ from numpy.typing import NDArray
 
 from swivel.config import RECIPES, TrainConfig, VectorsConfig
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.errors import ConfigError, FolderExists, SwivelWarning
-from swivel.pipeline.report_job import ReportJob
+from swivel.errors import ConfigError, FolderExists, SwivelWarning, first_line
 from swivel.pipeline.settings import check_names, given, make_options, resolve_training
-from swivel.runtime.estimates import check_libraries
+from swivel.runtime.child_process import ChildCall, ChildProcess, ProcessEnded
 from swivel.runtime.options import RunOptions
-from swivel.runtime.progress import Progress
-from swivel.runtime.resources import find_rank, is_leading
+from swivel.runtime.progress import SILENT, Progress, Stopwatch
+from swivel.runtime.resources import check_libraries, find_rank, is_leading
 from swivel.runtime.signals import defer_signals
+from swivel.storage.files import write_file
 from swivel.storage.lock import hold_folder, remove_file
 from swivel.storage.manifest import MANIFEST
-from swivel.storage.output_folder import output_folder, refuse_foreign, refuse_overlap
+from swivel.storage.output_folder import check_output, has_result, refuse_foreign, refuse_overlap
 
 if TYPE_CHECKING:
     from swivel.counts import Matrix
     from swivel.pipeline.tune import Tuning
+    from swivel.reports.run_report import RunSummary, Svgs
     from swivel.vectors import Vectors, VectorTable
 
+REPORT = "report.html"
 TUNING = "tuning.json"  # the record of an unfinished search, in the folder of the vectors
 
 
@@ -184,26 +188,26 @@ def train_vectors(
     start = None if init is None else find_start(trained_on, init, config)
     provenance = describe_provenance(matrix, config, vectors_config, start, popularity)
 
-    with output_folder(path, [], options) as output:
-        # Finished: only checkpoints that a killed process could not remove are left to do.
-        if path is not None and output.has_result("vectors", provenance):
-            sweep_checkpoints(path, run_provenance(matrix, config, start))
-            result = vectors.load(path)
-        else:
-            if path is not None and not options.overwrite:
-                refuse_other_run(path, run_provenance(matrix, config, start))
-                if tuning is None and (path / TUNING).exists():
-                    raise FolderExists(
-                        f"{path}: holds an unfinished search; pass tune=True and the same settings to resume it, "
-                        "choose another folder, or pass overwrite=True"
-                    )
-            settings = trained_on, config, vectors_config
-            result = run_training(*settings, path, report, start=start, provenance=provenance, tuning=tuning)
-            if path is not None:
-                remove_file(path / TUNING)  # The search is over, or another training replaces its result.
+    check_output(path, [], options)
+    # Finished: only checkpoints that a killed process could not remove are left to do.
+    if path is not None and has_result(path, "vectors", provenance, options):
+        sweep_checkpoints(path, run_provenance(matrix, config, start))
+        result = vectors.load(path)
+    else:
+        if path is not None and not options.overwrite:
+            refuse_other_run(path, run_provenance(matrix, config, start))
+            if tuning is None and (path / TUNING).exists():
+                raise FolderExists(
+                    f"{path}: holds an unfinished search; pass tune=True and the same settings to resume it, "
+                    "choose another folder, or pass overwrite=True"
+                )
+        settings = trained_on, config, vectors_config
+        result = run_training(*settings, path, report, start=start, provenance=provenance, tuning=tuning)
+        if path is not None:
+            remove_file(path / TUNING)  # The search is over, or another training replaces its result.
 
-        report.write(result, matrix)
-        return result
+    report.write(result, matrix)
+    return result
 
 
 def _choose_popularity(matrix: Matrix, config: TrainConfig) -> float:
@@ -265,3 +269,108 @@ def _restore_order(labels: Vocabulary, values: NDArray[np.float32], sums: NDArra
     order = np.argsort(np.array(labels.tokens, np.int64))
     positions = Vocabulary(map(str, range(len(order))), labels.counts[order])
     return VectorTable(positions, values[order], sums[order])
+
+
+class ReportJob:
+    """Writes `report.html` of a folder `out`, if the options ask for it and there is a folder."""
+
+    def __init__(self, out: Path | None, options: RunOptions) -> None:
+        self.out = out
+        self.watch = Stopwatch(options.progress)
+        self.options = dataclasses.replace(options, progress=self.watch)  # the run options, with times for the report
+        self._stack = contextlib.ExitStack()
+        self._process: ChildProcess | None = None  # draws the figures
+        self._imported: ChildCall[None] | None = None
+        self._draft: Future[tuple[RunSummary, Svgs]] | None = None  # the page without the times of the stages
+
+    def __enter__(self) -> ReportJob:
+        """Raise FolderExists if the report would replace a page that Swivel did not write."""
+        if self.out is not None and self.options.report and not self.options.overwrite:
+            # A finished run writes no report beside one that is there.
+            is_finished = any((self.out / name / MANIFEST).exists() for name in ("", "vectors"))
+            if not is_finished:
+                refuse_foreign(self.out, "report")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether this process writes a report."""
+        return self.options.report and self.out is not None and is_leading()
+
+    def prepare(self, *, in_process: bool) -> None:
+        """Import what draws the figures in the background: in another process, or in a thread."""
+        if not self.is_wanted:
+            return
+
+        # A process needs more memory, but importing and drawing in a thread would delay a training of a few seconds.
+        if in_process:
+            with contextlib.suppress(OSError):  # too many processes or files, or too little memory
+                self._process = self._stack.enter_context(ChildProcess())
+                self._imported = self._process.call(import_report)
+                return
+        threading.Thread(target=import_report, daemon=True).start()
+
+    def begin(self, vectors: Vectors, matrix: Matrix, folder: Path | None) -> None:
+        """Compute the report in the background, for vectors that are being written to `folder`."""
+        if not self.is_wanted:
+            return
+        # A thread of a pool would keep a command that is interrupted waiting for it.
+        draft: Future[tuple[RunSummary, Svgs]] = Future()
+        self._draft = draft
+
+        def run() -> None:
+            try:
+                from swivel.reports.run_report import summarize_run
+
+                summary = summarize_run(vectors, matrix, folder)
+                draft.set_result((summary, self._draw(summary.map, summary.epochs)))
+            except Exception as error:
+                draft.set_exception(error)
+
+        threading.Thread(target=run, daemon=True).start()
+
+    def _draw(self, *numbers: Any) -> Svgs:
+        """Return figures, drawn by the other process if there is one and it has not ended."""
+        from swivel.reports.run_report import draw_figures
+
+        # If the process was killed, as when memory ran out, the figures are drawn here.
+        with contextlib.suppress(ProcessEnded):
+            if self._process is not None and self._imported is not None:
+                self._imported.wait(SILENT)
+                return self._process.call(draw_figures, *numbers).wait(SILENT)
+        return draw_figures(*numbers)
+
+    def write(self, vectors: Vectors, matrix: Matrix) -> None:
+        """Write the page, now that the vectors are complete; an error becomes a message."""
+        if not self.is_wanted or self.out is None:
+            return
+
+        # A finished run that is called again has its page already; one that was removed is written again.
+        page = self.out / REPORT
+        seconds = {**self.watch.seconds, "total": self.watch.total} if "training" in self.watch.seconds else {}
+        if not seconds and page.exists():
+            return
+        if self._draft is None:
+            self.begin(vectors, matrix, vectors.path)
+        assert self._draft is not None
+
+        try:
+            from swivel.reports.run_report import compose_run
+
+            write_file(page, compose_run(*self._draft.result(), seconds).encode())
+        except Exception as error:  # The vectors are finished; a failed report must not make the run fail.
+            self.options.progress.message(f"no report: {first_line(error)}")
+        else:
+            self.options.progress.message(f"the report: {page}")
+
+
+def import_report() -> None:
+    """Import the modules that draw figures, so that they need not be waited for later."""
+    with contextlib.suppress(Exception):  # Drawing says what is wrong.
+        from swivel.reports import run_report  # noqa: F401
+        from swivel.reports.plots import need_matplotlib
+
+        need_matplotlib()

@@ -13,19 +13,17 @@ from typing import Any
 from swivel import vectors
 from swivel.config import TrainConfig, VectorsConfig, result_settings
 from swivel.counts import Matrix
-from swivel.pipeline.report_job import ReportJob
+from swivel.pipeline.train import ReportJob
 from swivel.pipeline.tune import Tuning
 from swivel.runtime.child_process import can_start_processes
-from swivel.runtime.estimates import check_memory
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT
-from swivel.runtime.resources import may_use_cuda
+from swivel.runtime.resources import check_memory, may_use_cuda
 from swivel.runtime.signals import stop_on_signals
 from swivel.storage.files import FolderWriter, create_folder
 from swivel.storage.lock import scratch_folder
 from swivel.training.checkpoint import remove_checkpoints
-from swivel.training.distributed import open_executor
-from swivel.training.executor import Executor
+from swivel.training.executor import Executor, open_executor
 from swivel.training.initialization import WarmStart, add_new_words
 from swivel.training.loop import TrainingResult, train_matrix
 from swivel.vectors import Vectors

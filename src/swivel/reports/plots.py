@@ -22,7 +22,7 @@ from swivel.errors import ConfigError, missing_extra
 from swivel.evaluation import SetResult
 from swivel.evaluation.results import Counts, Point, bucket_by_frequency, compare_buckets
 from swivel.runtime.control_characters import escape_controls
-from swivel.runtime.estimates import check_libraries
+from swivel.runtime.resources import check_libraries
 from swivel.storage.files import write_file
 
 if TYPE_CHECKING:

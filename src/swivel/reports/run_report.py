@@ -30,7 +30,7 @@ from swivel.reports.html import (
     write_table,
 )
 from swivel.reports.plots import draw_figure, plot_epochs, plot_map
-from swivel.runtime.progress_bars import format_rate
+from swivel.runtime.progress import format_rate
 from swivel.runtime.resources import count_cores
 from swivel.storage.files import write_file
 from swivel.vectors import Neighbor, Vectors, VectorTable, load

@@ -86,16 +86,8 @@ class ChildCall(Generic[Result]):
         self._process = process
         self._connection = connection
 
-    def wait(
-        self,
-        progress: Progress,
-        check: Callable[[], None] | None = None,
-        receive: Callable[[Any], None] | None = None,
-    ) -> Result:
-        """Return the result, or raise the error of the function.
-
-        `check` is called after every event, `receive` with the values that the function sends before its result.
-        """
+    def wait(self, progress: Progress, check: Callable[[], None] | None = None) -> Result:
+        """Return the result, or raise the error of the function; `check` is called after every event."""
         tasks: dict[int, Task] = {}  # that have begun and not ended, by the id of the task that reports them
         try:
             while True:
@@ -110,8 +102,6 @@ class ChildCall(Generic[Result]):
                         progress.end(tasks.pop(values[0]))
                     case "message":
                         progress.message(*values)
-                    case "value" if receive is not None:
-                        receive(*values)
                     case "error":
                         raise values[0]
                     case "result":
@@ -177,7 +167,7 @@ def _as_sendable(error: Exception) -> Exception:
 
 
 class SentProgress(Progress):
-    """Progress, and values before the result, that are sent to the parent process."""
+    """Progress that is sent to the parent process."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -195,10 +185,6 @@ class SentProgress(Progress):
     def message(self, text: str) -> None:
         """Send the event."""
         self._connection.send(("message", text))
-
-    def send(self, value: Any) -> None:
-        """Send a value that the parent receives before the result, such as a draft of it."""
-        self._connection.send(("value", value))
 
 
 class _SentTask(Task):

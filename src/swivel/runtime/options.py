@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from swivel.config import POSITIVE, POSITIVE_INT, Rule, check_fields, config_field
 from swivel.errors import ConfigError
-from swivel.runtime.estimates import free_beside_libraries
-from swivel.runtime.progress import Progress
-from swivel.runtime.progress_bars import choose_progress
-from swivel.runtime.resources import count_cores, find_rank, parse_bytes, return_large_arrays
+from swivel.runtime.progress import Progress, choose_progress
+from swivel.runtime.resources import count_cores, find_rank, free_beside_libraries, parse_bytes, return_large_arrays
 
 _LARGE_BUDGET_BYTES = 1 << 30  # With more memory, arrays that are freed are kept: new pages take time.
 
@@ -18,33 +15,29 @@ _LARGE_BUDGET_BYTES = 1 << 30  # With more memory, arrays that are freed are kep
 _THREADS = Rule(lambda threads: POSITIVE_INT.holds(threads) and threads <= 4096, "a positive integer up to 4,096")
 
 
-def _cluster_field(default: float | None, help: str, rule: Rule) -> Any:
-    return config_field(default, help, rule, changes_result=False)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfig:
     """Workers, servers and time limits of training on a Ray cluster."""
 
-    workers: int | None = _cluster_field(
+    workers: int | None = config_field(
         None,
         "with --ray: number of asynchronous training workers; default: as many as the cluster has cores for",
         POSITIVE_INT,
     )
-    servers: int = _cluster_field(1, "with --ray: number of parameter servers", POSITIVE_INT)
-    worker_threads: int = _cluster_field(1, "with --ray: cores per worker", POSITIVE_INT)
-    worker_gpus: float = _cluster_field(
+    servers: int = config_field(1, "with --ray: number of parameter servers", POSITIVE_INT)
+    worker_threads: int = config_field(1, "with --ray: cores per worker", POSITIVE_INT)
+    worker_gpus: float = config_field(
         1.0, "with --ray and --device cuda: GPUs per worker; 0.5 lets two workers share one GPU", POSITIVE
     )
-    lease_seconds: float = _cluster_field(
+    lease_seconds: float = config_field(
         60.0,
         "with --ray: seconds after which a server that does not respond is replaced; a worker after twice as long",
         POSITIVE,
     )
-    patience_seconds: float = _cluster_field(
+    patience_seconds: float = config_field(
         600.0, "with --ray: seconds without any progress after which the run fails", POSITIVE
     )
-    ahead: int = _cluster_field(
+    ahead: int = config_field(
         2, "with --ray: blocks that a worker has at the same time; 1: no prefetching", POSITIVE_INT
     )
 

@@ -1,4 +1,7 @@
-"""Detection of the cores, memory, address space and disk space that this process may use."""
+"""The cores, memory, address space and disk space that this process may use, and estimates of what a job needs.
+
+Estimates are checked before a job starts, so that it fails early if there is not enough.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,24 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from swivel.errors import ConfigError
+from swivel.errors import ConfigError, MemoryBudgetError, StorageError
+
+if TYPE_CHECKING:
+    from swivel.runtime.progress import Progress
+
+MIN_FREE_DISK = 0.7  # Estimates of disk are rough: a job is refused only if less than this fraction of one is free.
+
+# What a process takes to load libraries and to compile their kernels, on the smallest input: memory
+# (benchmarks/limits.py), and address space, with the CPU build of torch on Linux. SciPy, scikit-learn, matplotlib and
+# pyarrow take less than numba.
+NUMBA_MEMORY, NUMBA_SPACE = 150 << 20, 800 << 20
+TORCH_MEMORY, TORCH_SPACE = 276 << 20, 1_400 << 20  # with numba
+MIN_THREADS, MIN_TORCH_THREADS = 2, 8  # beside those that libraries start for each core
+ADVISED = ("dim", "max_size", "min_count")  # arguments that `ResourceEstimate.advice` may name
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _MAX_BYTES = float(1 << 62)
@@ -222,27 +240,28 @@ def format_bytes(size: float) -> str:
     return f"{size:.1f} TiB"
 
 
+def _call_glibc(function: str, *arguments: int) -> None:
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        getattr(ctypes.CDLL(None), function)(*arguments)
+
+
 def keep_freed_memory() -> None:
     """Make glibc, where it is, reuse the memory of large arrays that are freed, instead of returning it."""
     # New pages are expensive: on some virtual machines 10 ms for a block of 4,096 x 300, several times per step.
-    with contextlib.suppress(OSError, AttributeError):
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_M_MMAP_THRESHOLD, _MALLOC_THRESHOLD_BYTES)
-        mallopt(_M_TRIM_THRESHOLD, _MALLOC_THRESHOLD_BYTES)
+    _call_glibc("mallopt", _M_MMAP_THRESHOLD, _MALLOC_THRESHOLD_BYTES)
+    _call_glibc("mallopt", _M_TRIM_THRESHOLD, _MALLOC_THRESHOLD_BYTES)
 
 
 def return_large_arrays() -> None:
     """Make glibc, where it is, return every large array to the system when it is freed."""
     # By default glibc keeps up to 32 MiB of each, in every thread: counting within 100 MB took 30 MiB more.
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _MIN_RETURNED_BYTES)
+    _call_glibc("mallopt", _M_MMAP_THRESHOLD, _MIN_RETURNED_BYTES)
 
 
 def release_freed_memory() -> None:
     """Make glibc, where it is, return freed memory to the system between two stages of a job."""
     # Otherwise memory that threads have freed in small pieces stays with the process, beside the next stage's.
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
+    _call_glibc("malloc_trim", 0)
 
 
 def find_rank(environment: Mapping[str, str] = os.environ) -> tuple[int, int, int] | None:
@@ -263,3 +282,97 @@ def is_leading() -> bool:
     """Return whether this process prints; of the ranks that torchrun starts, only the first one does."""
     rank = find_rank()
     return rank is None or rank[0] == 0
+
+
+def free_beside_libraries() -> int:
+    """Return the bytes of free memory that are left when numba is loaded; negative if there are too few."""
+    return free_memory() - (0 if "numba" in sys.modules else NUMBA_MEMORY)
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceEstimate:
+    """Estimated disk and memory of a job."""
+
+    what: str  # name of the job for messages
+    disk_bytes: int  # size of the files that the job writes
+    memory_bytes: int  # peak memory
+    mapped_bytes: int = 0  # size of the memory-mapped files, which take address space but no memory
+    advice: str = "free some"  # what to do if there is not enough, for error messages
+
+    def __str__(self) -> str:
+        return f"about {format_bytes(self.memory_bytes)} of memory and {format_bytes(self.disk_bytes)} of disk"
+
+    def announce(self, path: Path | None, progress: Progress) -> None:
+        """Report the estimate, then check it."""
+        progress.message(f"{self} for {self.what}")
+        self.check(path)
+
+    def check(self, path: Path | None) -> None:
+        """Raise StorageError or MemoryBudgetError if the disk of `path` is clearly too small, or the memory is."""
+        # Without a path, nothing is written, and what would be on disk is in memory, too.
+        if path is None:
+            replace(self, disk_bytes=0, memory_bytes=self.memory_bytes + self.disk_bytes).check(Path.cwd())
+            return
+
+        free = free_disk(path)
+        if self.disk_bytes * MIN_FREE_DISK > free:
+            raise StorageError(
+                f"{path}: {self.what} needs about {format_bytes(self.disk_bytes)} of disk, but {format_bytes(free)} "
+                f"are free; choose another disk, or {self.advice}",
+                argument=ADVISED,
+            )
+
+        # Maps of files need address space even where they take no memory.
+        space = free_address_space()
+        if space is not None and self.memory_bytes + self.mapped_bytes > space:
+            raise MemoryBudgetError(
+                f"{self.what} needs about {format_bytes(self.memory_bytes + self.mapped_bytes)} of address space, but "
+                f"{format_bytes(space)} remain in the limit of this process (ulimit -v, -d); raise the limit, or "
+                f"{self.advice}",
+                argument=ADVISED,
+            )
+
+        free = free_memory()
+        if self.memory_bytes > free:
+            raise MemoryBudgetError(
+                f"{self.what} needs {self}, but {format_bytes(free)} of memory are free; {self.advice}",
+                argument=ADVISED,
+            )
+
+
+def check_threads(what: str, count: int) -> None:
+    """Raise MemoryBudgetError if the limits on processes do not allow so many more threads."""
+    # Without a thread, OpenBLAS raises SIGINT when it is loaded, and OpenMP ends the process.
+    free = free_threads()
+    if free is not None and free < count:
+        raise MemoryBudgetError(
+            f"{what} needs about {count} threads, but the limit on processes allows {max(free, 0)} more; raise it "
+            "(ulimit -u, pids.max)"
+        )
+
+
+def check_memory(what: str, memory_bytes: int) -> None:
+    """Raise MemoryBudgetError if less memory is free than a step needs that is not planned in advance."""
+    free = free_memory()
+    if memory_bytes > free:
+        raise MemoryBudgetError(
+            f"{what} needs about {format_bytes(memory_bytes)} of memory, but {format_bytes(free)} are free"
+        )
+
+
+def check_libraries(what: str, *, needs_torch: bool = False) -> None:
+    """Raise MemoryBudgetError if memory or the address-space limit are too small to load the libraries of a job."""
+    # The libraries end the process without a message if they cannot allocate memory, so they must not be loaded.
+    space = TORCH_SPACE if needs_torch else NUMBA_SPACE
+    limit = address_limit()
+    if limit is not None and limit < space:
+        raise MemoryBudgetError(
+            f"{what} needs at least {format_bytes(space)} of address space, including libraries, but the limit of "
+            f"this process is {format_bytes(limit)}; raise the limit (ulimit -v)"
+        )
+
+    is_loaded = ("torch" if needs_torch else "numba") in sys.modules
+    if not is_loaded:
+        cores = count_cores()
+        check_threads(what, MIN_TORCH_THREADS + 2 * cores if needs_torch else MIN_THREADS + cores)
+        check_memory(f"loading the libraries for {what}", TORCH_MEMORY if needs_torch else NUMBA_MEMORY)

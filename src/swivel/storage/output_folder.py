@@ -46,74 +46,69 @@ OUTPUTS = {
 _PROBE_BYTES = 512
 
 
-class OutputFolder:
-    """Where a command puts its result: a folder, or memory if `path` is None."""
+def check_output(out: str | Path | None, inputs: Iterable[Path | None], options: RunOptions) -> Path | None:
+    """Return the output folder of a command that reads `inputs`, none of which it may replace; None: memory."""
+    limit_threads(options.thread_count)
+    if out is None:
+        return None
+    path = Path(out)
+    refuse_overlap([path], inputs)
+    refuse_locked(path)
+    return path
 
-    def __init__(self, path: Path | None, options: RunOptions) -> None:
-        self.path = path
-        self.options = options
 
-    def has_result(self, stage: str, provenance: Mapping[str, Any], *, is_comparable: bool = True) -> bool:
-        """Return whether the folder holds the result of exactly these inputs and settings.
+def has_result(
+    path: Path, stage: str, provenance: Mapping[str, Any], options: RunOptions, *, is_comparable: bool = True
+) -> bool:
+    """Return whether an output folder holds the result of exactly these inputs and settings.
 
-        Raises FolderExists if it holds another result, or any and the inputs, read only once, cannot be compared.
-        """
-        path = self.path
-        if path is None or self.options.overwrite:
-            return False
-        if not (path / MANIFEST).exists():
-            refuse_foreign(path, stage)  # before anything is computed
-            return False
+    Raises FolderExists if it holds another result, or any and the inputs, read only once, cannot be compared.
+    """
+    if options.overwrite:
+        return False
+    if not (path / MANIFEST).exists():
+        refuse_foreign(path, stage)  # before anything is computed
+        return False
 
-        # A process that was killed after the manifest could not remove its lock and its scratch files.
-        sweep_folder(path)
-        manifest = read_manifest(path)
-        if manifest.stage != stage:
-            raise FolderExists(f"{path}: already holds {manifest.stage}; choose another folder or pass overwrite=True")
+    # A process that was killed after the manifest could not remove its lock and its scratch files.
+    sweep_folder(path)
+    manifest = read_manifest(path)
+    if manifest.stage != stage:
+        raise FolderExists(f"{path}: already holds {manifest.stage}; choose another folder or pass overwrite=True")
 
-        if not is_comparable:
-            raise FolderExists(
-                f"{path}: finished already, and text in memory or from a pipe cannot be compared with what the folder "
-                "was made from; choose another folder or pass overwrite=True"
-            )
-        if provenance["inputs"] and {"config": manifest.config, "inputs": manifest.inputs} == provenance:
-            self.options.progress.message(f"{path}: finished already, nothing to do")
-            return True
+    if not is_comparable:
+        raise FolderExists(
+            f"{path}: finished already, and text in memory or from a pipe cannot be compared with what the folder "
+            "was made from; choose another folder or pass overwrite=True"
+        )
+    if provenance["inputs"] and {"config": manifest.config, "inputs": manifest.inputs} == provenance:
+        options.progress.message(f"{path}: finished already, nothing to do")
+        return True
 
-        # Which settings differ is more help than that some do.
-        differing = [
-            f"{part}.{name}"
-            for part, values in provenance["config"].items()
-            for name, value in values.items()
-            if value != manifest.config.get(part, {}).get(name)
-        ]
-        what = f"with other settings ({', '.join(differing)})" if differing else "from other inputs"
-        raise FolderExists(f"{path}: finished already {what}; choose another folder or pass overwrite=True")
-
-    @contextmanager
-    def working(self) -> Iterator[Path]:
-        """Yield a folder to work in: the locked output folder, or a scratch folder for a result in memory."""
-        if self.path is not None:
-            with hold_folder(self.path):
-                yield self.path
-            return
-        # A result in memory still needs disk while it is computed.
-        temporary = Path(tempfile.gettempdir())
-        with clear_errors(temporary):
-            temporary.stat()
-        with scratch_folder(temporary) as scratch, hold_folder(scratch):
-            yield scratch
+    # Which settings differ is more help than that some do.
+    differing = [
+        f"{part}.{name}"
+        for part, values in provenance["config"].items()
+        for name, value in values.items()
+        if value != manifest.config.get(part, {}).get(name)
+    ]
+    what = f"with other settings ({', '.join(differing)})" if differing else "from other inputs"
+    raise FolderExists(f"{path}: finished already {what}; choose another folder or pass overwrite=True")
 
 
 @contextmanager
-def output_folder(out: str | Path | None, inputs: Iterable[Path | None], options: RunOptions) -> Iterator[OutputFolder]:
-    """Yield the output of a command that reads `inputs`, none of which it may replace."""
-    limit_threads(options.thread_count)
-    path = None if out is None else Path(out)
+def open_work_folder(path: Path | None) -> Iterator[Path]:
+    """Yield a folder to work in: the output folder `path`, locked, or a scratch folder for a result in memory."""
     if path is not None:
-        refuse_overlap([path], inputs)
-        refuse_locked(path)
-    yield OutputFolder(path, options)
+        with hold_folder(path):
+            yield path
+        return
+    # A result in memory still needs disk while it is computed.
+    temporary = Path(tempfile.gettempdir())
+    with clear_errors(temporary):
+        temporary.stat()
+    with scratch_folder(temporary) as scratch, hold_folder(scratch):
+        yield scratch
 
 
 def is_own_folder(folder: Path) -> bool:

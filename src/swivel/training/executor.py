@@ -2,11 +2,13 @@
 
 The training loop gives an executor rounds of blocks and gets their losses back; the executor owns the parameters
 during a round. `LocalExecutor` uses one process and one backend. `swivel.training.distributed` has the others: ranks
-that pass column blocks around a ring, and asynchronous workers with parameter servers.
+that pass column blocks around a ring, and asynchronous workers with parameter servers. `open_executor` chooses; Ray and
+torch.distributed are imported only when they are used.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,13 +21,16 @@ from numpy.typing import NDArray
 
 from swivel.config import TrainConfig
 from swivel.counts import Matrix
+from swivel.errors import ConfigError
+from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT, Progress
-from swivel.training.backends import Backend, Step, create_backend
+from swivel.runtime.resources import find_rank
+from swivel.training.backends import Backend, Step
 from swivel.training.backends.base import PendingLosses, Starts
 from swivel.training.backends.base import Sides as Sides
-from swivel.training.objective import Loss, Objective, column_offsets, row_offsets
+from swivel.training.objective import Loss, column_offsets, row_offsets
 from swivel.training.schedule import Block, block_order, block_starts
-from swivel.training.training_plan import TrainingPlan, backend_settings
+from swivel.training.training_plan import TrainingPlan, backend_settings, create_backend
 
 T = TypeVar("T")
 CompletedSteps = tuple[Sequence[Block], Sequence[Loss]]  # blocks that were trained, and the loss of each
@@ -76,9 +81,8 @@ class TrainingJob:
     def offsets(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return the part of the targets that depends on the row, and on the column, in block order."""
         matrix = self.matrix
-        objective = Objective.from_config(self.config)
         row_order, column_order = self.orders
-        rows = row_offsets(matrix.row_sums, matrix.total, objective)[row_order]
+        rows = row_offsets(matrix.row_sums, matrix.total, self.config)[row_order]
         columns = column_offsets(matrix.column_sums)[column_order]
         return rows.astype(np.float32), columns.astype(np.float32)
 
@@ -202,3 +206,29 @@ class LocalExecutor(Executor):
 def _wait_for(steps: Sequence[Step], pending: PendingLosses) -> CompletedSteps:
     losses = pending()
     return [step.block for step in steps[: len(losses)]], losses  # A stopped backend has skipped the last steps.
+
+
+@contextlib.contextmanager
+def open_executor(options: RunOptions) -> Iterator[Executor]:
+    """Yield the executor for a job and close it at the end, when all ranks have arrived there."""
+    with contextlib.closing(make_executor(options)) as executor:
+        yield executor
+        executor.any_rank(True)  # Other ranks wait here until the leading one has written everything.
+
+
+def make_executor(options: RunOptions) -> Executor:
+    """Return the executor for a job, connected to its ranks or cluster."""
+    if find_rank() is not None:
+        if options.ray is not None:
+            raise ConfigError(
+                "torchrun and ray cannot be combined: start ranks with torchrun, or pass ray", argument="ray"
+            )
+        from swivel.training.distributed.ring import RingExecutor
+
+        return RingExecutor()
+
+    if options.ray is None:
+        return LocalExecutor()
+    from swivel.training.distributed.async_executor import AsyncExecutor
+
+    return AsyncExecutor(options.ray, options.cluster)

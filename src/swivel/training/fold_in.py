@@ -40,9 +40,9 @@ from torch import Tensor
 from swivel.config import TrainConfig
 from swivel.errors import CountsError
 from swivel.runtime.parallel import open_torch_pool
-from swivel.training.backends import choose_backend
-from swivel.training.objective import Objective, column_offsets, find_decays, observed_targets, row_offsets
+from swivel.training.objective import column_offsets, confidence, find_decays, observed_targets, row_offsets
 from swivel.training.objective_torch import unobserved_curvatures, unobserved_gradients_, unobserved_losses
+from swivel.training.training_plan import choose_backend
 
 # Training stops before it reaches the minimum, which keeps vectors short like a weight decay. Without decay, a row of
 # few counts may have no minimum: the loss of its unobserved cells falls without end. So the decay is at least that of
@@ -138,7 +138,6 @@ class FixedColumns:
         _, device = choose_backend(replace(config, backend="torch", device=device))
         self.is_sampled = len(sums) > SAMPLE_COLUMNS
         dtype = torch.float32 if self.is_sampled else _choose_dtype(device)
-        self.objective = Objective.from_config(config)
         self.vectors = torch.tensor(vectors, dtype=dtype, device=device)
         self.offsets = torch.from_numpy(column_offsets(sums)).to(self.vectors)
         self.sums = sums
@@ -247,17 +246,16 @@ class _RowBatch:
     """The sampled loss of some rows as a function of their vectors. Arrays over cells have shape (rows, sample)."""
 
     def __init__(self, rows: scipy.sparse.csr_array, fixed: FixedColumns) -> None:
-        objective = fixed.objective
         like = fixed.vectors
 
         row = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
         column = rows.indices.astype(np.int64)
         sums = np.asarray(rows.sum(axis=1)).ravel()
-        offsets = row_offsets(sums, fixed.total, objective)
+        offsets = row_offsets(sums, fixed.total, fixed.config)
         targets = observed_targets(rows.data, offsets[row] + column_offsets(fixed.sums[column]))
 
         self.fixed = fixed
-        self.offsets = torch.from_numpy(offsets + np.log(objective.unseen)).to(like)  # the row's part of pmi*
+        self.offsets = torch.from_numpy(offsets + np.log(fixed.config.unseen)).to(like)  # the row's part of pmi*
         self.decays = fixed.find_ridges(sums)
         self.A, self.b = _sum_observed(rows, torch.from_numpy(targets).to(like), fixed, self.decays)
         self.b0 = self.b  # without the linear term of `correct_gradient`
@@ -335,7 +333,7 @@ def _sum_observed(
     """Return A and b of the module's docstring for each row: shapes (rows, dim, dim) and (rows, dim)."""
     C = fixed.vectors
     dim = C.shape[1]
-    roots = torch.from_numpy(np.sqrt(fixed.objective.confidence(rows.data))).to(C)
+    roots = torch.from_numpy(np.sqrt(confidence(rows.data, fixed.config))).to(C)
     columns = torch.from_numpy(rows.indices.astype(np.int64)).to(C.device)
 
     A = C.new_zeros((rows.shape[0], dim, dim))

@@ -31,7 +31,7 @@ from swivel.counts import Matrix
 from swivel.errors import ConfigError
 from swivel.runtime.parallel import open_torch_pool, run_in_chunks
 from swivel.training.fold_in import MIN_WEIGHT_DECAY
-from swivel.training.objective import Objective, column_offsets, find_decays, observed_targets, row_offsets
+from swivel.training.objective import column_offsets, confidence, find_decays, observed_targets, row_offsets
 from swivel.vectors import Vectors, VectorTable
 from swivel.vectors.vector_table import fingerprint_vectors
 
@@ -120,7 +120,7 @@ def add_new_words(matrix: Matrix, start: WarmStart, config: TrainConfig, *, thre
 
     Rows and columns that have no counts with old ones are omitted; training starts them from random vectors.
     """
-    of_rows = row_offsets(matrix.row_sums, matrix.total, Objective.from_config(config))
+    of_rows = row_offsets(matrix.row_sums, matrix.total, config)
     offsets = of_rows, column_offsets(matrix.column_sums)
     sums = matrix.row_sums, matrix.column_sums
 
@@ -160,7 +160,6 @@ def _solve(
     threads: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Return the rows that have counts, and their least-squares vectors; offsets: of the rows and of the columns."""
-    objective = Objective.from_config(config)
     C = torch.from_numpy(old_vectors.astype(np.float64))
     shared = UNSEEN_WEIGHT * C.T @ C  # the part of the matrix that is the same for all rows
     ridges = decays * len(C)
@@ -171,7 +170,7 @@ def _solve(
         x = counts.data[cells]
         ids = counts.indices[cells].astype(np.int64)
         targets = observed_targets(x, offsets[0][row] + offsets[1][ids])
-        confidences = objective.confidence(x)
+        confidences = confidence(x, config)
 
         # Left and right side of the equation in the module's docstring.
         weights = torch.from_numpy(np.maximum(confidences - UNSEEN_WEIGHT, 0))

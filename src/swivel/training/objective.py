@@ -19,7 +19,7 @@ tuple, which only the four modules take apart.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -37,31 +37,6 @@ ADAGRAD: Optimizer = (1.0,)
 NEVER = 1e30
 # Smallest accumulator. Without it, the accumulators of a vector without gradients could decay to 0, and 0 / 0 is NaN.
 MIN_ACCUMULATOR = 1e-37
-
-
-@dataclass(frozen=True, slots=True)
-class Objective:
-    """Settings of the loss: b0, b and a of the confidence, the shift of the PMI, and `unseen`."""
-
-    confidence_base: float = 0.1
-    confidence_scale: float = 0.25
-    confidence_power: float = 0.5
-    shift: float = 0.0
-    unseen: float = 1.0
-
-    @classmethod
-    def from_config(cls, config: TrainConfig) -> Objective:
-        """Return the objective that a training configuration describes."""
-        return cls(**{field.name: getattr(config, field.name) for field in fields(cls)})
-
-    def confidence(self, x: ArrayOrTensor) -> ArrayOrTensor:
-        """Return f(x), the weight of an observed cell.
-
-        >>> Objective().confidence(np.array([4.0])).tolist()
-        [0.6]
-        """
-        weights: ArrayOrTensor = self.confidence_base + self.confidence_scale * x**self.confidence_power
-        return weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +72,25 @@ class Loss:
         return (self.observed + self.unobserved) / max(self.observed_cells + self.unobserved_cells, 1)
 
 
+def confidence(x: ArrayOrTensor, config: TrainConfig) -> ArrayOrTensor:
+    """Return f(x), the weight of an observed cell.
+
+    >>> confidence(np.array([4.0]), TrainConfig()).tolist()
+    [0.6]
+    """
+    weights: ArrayOrTensor = config.confidence_base + config.confidence_scale * x**config.confidence_power
+    return weights
+
+
 def log_or_never(sums: Array) -> Array:
     """Return the log of marginal sums, and `-NEVER` for a sum of zero."""
     empty = sums <= 0
     return np.where(empty, -NEVER, np.log(np.where(empty, 1.0, sums)))
 
 
-def row_offsets(row_sums: Array, total: float, objective: Objective) -> Array:
+def row_offsets(row_sums: Array, total: float, config: TrainConfig) -> Array:
     """Return the row's part of a target: log D - log x_i* - shift."""
-    constant = float(np.log(total)) - objective.shift
+    constant = float(np.log(total)) - config.shift
     return constant - log_or_never(row_sums)
 
 
@@ -114,10 +99,10 @@ def column_offsets(column_sums: Array) -> Array:
     return -log_or_never(column_sums)
 
 
-def find_unit_offsets(total: float, objective: Objective) -> tuple[float, float]:
+def find_unit_offsets(total: float, config: TrainConfig) -> tuple[float, float]:
     """Return the offset of a row, and of a column, whose sum is 1."""
     one = np.ones(1)
-    return float(row_offsets(one, total, objective)[0]), float(column_offsets(one)[0])
+    return float(row_offsets(one, total, config)[0]), float(column_offsets(one)[0])
 
 
 def find_decays(sums: Array, config: TrainConfig) -> Array:
@@ -134,13 +119,13 @@ def observed_targets(x: Array, offsets: Array) -> Array:
     return np.log(x) + offsets
 
 
-def observed_losses(products: Array, x: Array, offsets: Array, objective: Objective) -> Array:
+def observed_losses(products: Array, x: Array, offsets: Array, config: TrainConfig) -> Array:
     """Return L_1 of each observed cell.
 
-    >>> observed_losses(np.array([1.0]), np.array([4.0]), np.array([2 - np.log(4)]), Objective()).tolist()
+    >>> observed_losses(np.array([1.0]), np.array([4.0]), np.array([2 - np.log(4)]), TrainConfig()).tolist()
     [0.3]
     """
-    return 0.5 * objective.confidence(x) * (products - observed_targets(x, offsets)) ** 2
+    return 0.5 * confidence(x, config) * (products - observed_targets(x, offsets)) ** 2
 
 
 def unobserved_losses(margins: Array) -> Array:
@@ -154,7 +139,7 @@ def unobserved_gradients(margins: Array) -> Array:
 
 
 def loss_and_gradient(
-    products: Array, x: Array, offsets: Array, objective: Objective, weights: Array | float = 1.0
+    products: Array, x: Array, offsets: Array, config: TrainConfig, weights: Array | float = 1.0
 ) -> tuple[Loss, Array]:
     """Return the loss of a dense part of the matrix and its gradient with respect to the dot products.
 
@@ -164,11 +149,11 @@ def loss_and_gradient(
     is_observed = x > 0
     zeros = np.where(is_observed, 0.0, weights)  # the weight of each cell as a zero
     counts = np.where(is_observed, x, 1.0)
-    margins = products - (offsets + np.log(objective.unseen))
+    margins = products - (offsets + np.log(config.unseen))
 
     # L_1 = 1/2 f d^2 and dL_1 = f d, with d = w . c - pmi.
-    observed = observed_losses(products, counts, offsets, objective)
-    observed_gradients = objective.confidence(counts) * (products - observed_targets(counts, offsets))
+    observed = observed_losses(products, counts, offsets, config)
+    observed_gradients = confidence(counts, config) * (products - observed_targets(counts, offsets))
 
     gradient = np.where(is_observed, observed_gradients, zeros * unobserved_gradients(margins))
     observed_loss = float(np.where(is_observed, observed, 0.0).sum())

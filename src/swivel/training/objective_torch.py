@@ -8,13 +8,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from swivel.training.objective import MIN_ACCUMULATOR, Objective
+from swivel.config import TrainConfig
+from swivel.training.objective import MIN_ACCUMULATOR, confidence
 
 
-def observed_gradients(products: Tensor, x: Tensor, targets: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
+def observed_gradients(products: Tensor, x: Tensor, targets: Tensor, config: TrainConfig) -> tuple[Tensor, Tensor]:
     """Return the gradients of observed cells with respect to their dot products, and their losses L_1."""
     distances = products - targets
-    gradients = objective.confidence(x) * distances
+    gradients = confidence(x, config) * distances
     return gradients, 0.5 * gradients * distances
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from swivel.config import RECIPES, TrainConfig
 from swivel.counts import Matrix
-from swivel.runtime.estimates import check_memory
+from swivel.runtime.resources import check_memory
 
 UNSEEN_GAP = 6.0  # targets of unobserved cells are this much below those of observed cells
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from swivel.config import NATURAL, POSITIVE_INT, check_fields, config_field
 from swivel.corpus.vocabulary import Vocabulary, escape
 from swivel.errors import ConfigError
-from swivel.runtime.estimates import check_memory
+from swivel.runtime.resources import check_memory
 from swivel.storage.files import write_file
 from swivel.vectors import Vectors, VectorTable, shared_words
 from swivel.vectors.formats import as_vectors

@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.errors import ConfigError
-from swivel.runtime.estimates import check_libraries, check_memory
 from swivel.runtime.parallel import run_in_chunks
-from swivel.runtime.resources import count_cores
+from swivel.runtime.resources import check_libraries, check_memory, count_cores
 
 Floats = NDArray[np.float32]
 

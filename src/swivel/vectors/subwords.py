@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from swivel.config import VectorsConfig
 from swivel.errors import ConfigError
-from swivel.runtime.estimates import check_memory
+from swivel.runtime.resources import check_memory
 from swivel.vectors.combine import has_cuda
 from swivel.vectors.search import Floats, scale_and_measure
 

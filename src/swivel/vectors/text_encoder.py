@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from swivel.config import CorpusConfig
 from swivel.corpus.sources import refuse_table
 from swivel.errors import ConfigError
-from swivel.runtime.estimates import check_memory
 from swivel.runtime.parallel import map_in_order
+from swivel.runtime.resources import check_memory
 from swivel.vectors.combine import SVD_ROWS
 from swivel.vectors.search import LABEL_BYTES, Floats
 from swivel.vectors.subwords import sum_rows

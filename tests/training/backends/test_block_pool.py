@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from swivel.config import TrainConfig
 from swivel.errors import TrainingError
 from swivel.training.backends import BackendSettings, ParameterBlock, ZeroSampling
-from swivel.training.objective import Objective
 from swivel.training.schedule import block_starts
 
 pytest.importorskip("triton")
@@ -19,7 +19,7 @@ DIM = 5
 
 
 def make_backend(capacity: tuple[int, int], memory: int | None = None) -> TritonBackend:
-    backend = TritonBackend(BackendSettings(Objective(), ZeroSampling(), 0.0, memory=memory))
+    backend = TritonBackend(BackendSettings(TrainConfig(), ZeroSampling(), memory=memory))
     backend.hold_some(STARTS, DIM, capacity)
     return backend
 

@@ -18,7 +18,6 @@ from swivel.errors import DamagedFolder, TrainingError
 from swivel.training import training_plan as planning
 from swivel.training.backends import BackendSettings, ZeroSampling
 from swivel.training.loop import TrainingResult, train_matrix
-from swivel.training.objective import Objective
 from swivel.training.schedule import block_starts, group_starts, rounds_in_groups
 from swivel.training.training_plan import TrainingPlan
 
@@ -107,7 +106,7 @@ def test_order_is_in_groups_only_if_not_all_parameters_fit(kind: str, zeros: Zer
 def test_chosen_groups_fit(rows: int, columns: int, share: float, sampled: bool) -> None:
     starts = block_starts(300 * rows + 1, rows), block_starts(200 * columns, columns)
     zeros = ZEROS["sampled" if sampled else "all"]
-    needs = DeviceMemoryEstimate(BackendSettings(Objective(), zeros, 0.0, cells=10**7, dtype="bfloat16"), starts, 50)
+    needs = DeviceMemoryEstimate(BackendSettings(TrainConfig(), zeros, cells=10**7, dtype="bfloat16"), starts, 50)
     memory = int(share * needs.min_bytes(None, (1, 1)))
     smallest = needs.min_bytes((1, 1), (1, 1))
     if memory < smallest:
@@ -122,7 +121,7 @@ def test_chosen_groups_fit(rows: int, columns: int, share: float, sampled: bool)
 
 def test_more_memory_never_makes_groups_that_move_more() -> None:
     starts = block_starts(97 * 4096, 97)
-    settings = BackendSettings(Objective(), ZeroSampling(), 0.0, cells=10**9, is_halved=True, dtype="bfloat16")
+    settings = BackendSettings(TrainConfig(), ZeroSampling(), cells=10**9, is_halved=True, dtype="bfloat16")
     needs = DeviceMemoryEstimate(settings, (starts, starts), 300)
     whole = needs.min_bytes(None, (1, 1))
     chosen = [choose_order(needs, int(share * whole)) for share in (0.3, 0.5, 0.7, 0.9, 1.0)]

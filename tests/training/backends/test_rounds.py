@@ -17,21 +17,19 @@ from swivel.config import TrainConfig
 from swivel.counts import BlockCells
 from swivel.errors import ConfigError, TrainingError
 from swivel.runtime import parallel
+from swivel.training import training_plan as planning
 from swivel.training.backends import (
     Backend,
     BackendSettings,
     ParameterBlock,
     Step,
     ZeroSampling,
-    choose_backend,
-    choose_dtype,
-    create_backend,
-    select,
 )
-from swivel.training.objective import Loss, Objective
+from swivel.training.objective import Loss
+from swivel.training.training_plan import BACKENDS, choose_backend, choose_dtype, create_backend
 from tolerances import assert_equal_but_for_rounding
 
-SAMPLED = BackendSettings(Objective(), ZeroSampling(common=0.1, middle=0.4, share=0.05), weight_decay=1e-4)
+SAMPLED = BackendSettings(TrainConfig(weight_decay=1e-4), ZeroSampling(common=0.1, middle=0.4, share=0.05))
 BLOCKS, SIZE, DIM = 7, 60, 16
 
 
@@ -111,7 +109,7 @@ def test_a_cpu_lacks_bfloat16_only_if_torch_says_so(
     monkeypatch.setattr("platform.machine", lambda: machine)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has_one)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
-    assert select.lacks_bfloat16() == lacks
+    assert planning.lacks_bfloat16() == lacks
 
 
 def test_threads_do_not_change_a_bit() -> None:
@@ -240,8 +238,8 @@ def test_backend_and_device_follow_the_configuration(backend: str, device: str, 
 
 @pytest.mark.parametrize(("best", "expected"), [("cpu", ("cpu", "cpu")), ("meta", ("torch", "meta"))])
 def test_auto_uses_the_best_device(monkeypatch: pytest.MonkeyPatch, best: str, expected: tuple[str, str]) -> None:
-    monkeypatch.setattr(select, "_best_device", lambda: best)
-    monkeypatch.setattr(select, "_read_value", lambda device: 1.0)
+    monkeypatch.setattr(planning, "_best_device", lambda: best)
+    monkeypatch.setattr(planning, "_read_value", lambda device: 1.0)
     assert choose_backend(TrainConfig()) == expected
 
 
@@ -249,7 +247,7 @@ def test_auto_uses_the_best_device(monkeypatch: pytest.MonkeyPatch, best: str, e
 def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make torch report a CUDA device of compute capability 8.0."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(select, "_read_value", lambda device: 1.0)
+    monkeypatch.setattr(planning, "_read_value", lambda device: 1.0)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
 
 
@@ -270,13 +268,13 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_gpu_uses_triton_if_it_is_installed(
     monkeypatch: pytest.MonkeyPatch, backend: str, device: str, has_triton: bool, expected: tuple[str, str]
 ) -> None:
-    monkeypatch.setattr(select, "find_spec", lambda name: object() if name == "triton" and has_triton else None)
+    monkeypatch.setattr(planning, "find_spec", lambda name: object() if name == "triton" and has_triton else None)
     assert choose_backend(TrainConfig(backend=backend, device=device)) == expected
 
 
 @pytest.mark.usefixtures("pretended_gpu")
 def test_samples_of_a_few_rows_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(select, "find_spec", lambda name: object())
+    monkeypatch.setattr(planning, "find_spec", lambda name: object())
     sampled = TrainConfig(zeros="sampled", sample_rows=512)
     assert choose_backend(sampled) == ("torch", "cuda")
     with pytest.raises(TrainingError, match=r"does not support sample_rows; pass zeros='all' or backend='auto'$"):
@@ -286,14 +284,14 @@ def test_samples_of_a_few_rows_are_left_to_torch(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.usefixtures("pretended_gpu")
 def test_triton_backend_without_triton_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(select, "find_spec", lambda name: None)
+    monkeypatch.setattr(planning, "find_spec", lambda name: None)
     with pytest.raises(TrainingError, match=r"needs Triton 3.4 or newer, and an NVIDIA GPU .*; pass backend='auto'$"):
         choose_backend(TrainConfig(backend="triton"))
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_triton_backend_without_a_cuda_device_is_refused(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(select, "_read_value", lambda device: 1.0)
+    monkeypatch.setattr(planning, "_read_value", lambda device: 1.0)
     with pytest.raises(
         TrainingError, match=rf"compute capability 8.0 or higher instead of '{device}'; pass backend='auto'$"
     ):
@@ -302,9 +300,9 @@ def test_triton_backend_without_a_cuda_device_is_refused(device: str, monkeypatc
 
 @pytest.mark.usefixtures("pretended_gpu")
 def test_gpus_that_triton_does_not_support_use_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(select, "version", lambda name: "3.3.1")
+    monkeypatch.setattr(planning, "version", lambda name: "3.3.1")
     assert choose_backend(TrainConfig()) == ("torch", "cuda")
-    monkeypatch.setattr(select, "version", lambda name: "3.10.1")
+    monkeypatch.setattr(planning, "version", lambda name: "3.10.1")
     assert choose_backend(TrainConfig()) == ("triton", "cuda")
     monkeypatch.setattr(torch.version, "hip", "6.2", raising=False)
     assert choose_backend(TrainConfig()) == ("torch", "cuda")
@@ -318,21 +316,21 @@ def test_gpus_that_triton_does_not_support_use_torch(monkeypatch: pytest.MonkeyP
 def test_accelerator_is_described_with_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (3 << 30, 8 << 30))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "A card")
-    assert select.describe_accelerator() == "A card, 3.0 GiB of 8.0 GiB free"
+    assert planning.describe_accelerator() == "A card, 3.0 GiB of 8.0 GiB free"
 
 
 @pytest.mark.parametrize(("has_mps", "words"), [(True, "mps"), (False, "no CUDA device")])
 def test_missing_accelerator_is_reported(monkeypatch: pytest.MonkeyPatch, has_mps: bool, words: str) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: has_mps)
-    assert words in select.describe_accelerator()
+    assert words in planning.describe_accelerator()
 
 
 @pytest.mark.parametrize(("has_cuda", "has_mps"), [(True, False), (False, True), (False, False)])
 def test_best_device_is_the_one_torch_reports(monkeypatch: pytest.MonkeyPatch, has_cuda: bool, has_mps: bool) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: has_mps)
-    assert select._best_device() == ("cuda" if has_cuda else "mps" if has_mps else "cpu")
+    assert planning._best_device() == ("cuda" if has_cuda else "mps" if has_mps else "cpu")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
@@ -350,7 +348,7 @@ def test_unknown_device_raises_one_line() -> None:
 
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
 def test_cpu_backends_refuse_another_device(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(select, "_read_value", lambda device: 1.0)
+    monkeypatch.setattr(planning, "_read_value", lambda device: 1.0)
     with pytest.raises(TrainingError, match=f"the {backend} backend runs on the CPU, not on 'meta'"):
         choose_backend(TrainConfig(backend=backend, device="meta"))
 
@@ -371,8 +369,8 @@ def test_cpu_backends_refuse_another_device(backend: str, monkeypatch: pytest.Mo
 def test_dtype_is_chosen_without_measuring_if_nothing_depends_on_it(
     monkeypatch: pytest.MonkeyPatch, asked: str, backend: str, device: str, cells: float, expected: str
 ) -> None:
-    monkeypatch.setattr(select, "measure_products", forbid)
-    monkeypatch.setattr(select, "suits_triton", lambda device: device.startswith("cuda"))
+    monkeypatch.setattr(planning, "measure_products", forbid)
+    monkeypatch.setattr(planning, "suits_triton", lambda device: device.startswith("cuda"))
     assert choose_dtype(TrainConfig(dtype=asked), backend, device, cells) == expected
 
 
@@ -383,15 +381,15 @@ def test_long_runs_on_a_cpu_use_bfloat16_if_it_is_clearly_faster(
     monkeypatch: pytest.MonkeyPatch, bfloat16: float | None, expected: str
 ) -> None:
     speeds = {"float32": 1.0} | ({"bfloat16": bfloat16} if bfloat16 else {})
-    monkeypatch.setattr(select, "measure_products", lambda *dtypes, **sizes: speeds)
-    monkeypatch.setattr(select, "lacks_bfloat16", lambda: False)
+    monkeypatch.setattr(planning, "measure_products", lambda *dtypes, **sizes: speeds)
+    monkeypatch.setattr(planning, "lacks_bfloat16", lambda: False)
     assert choose_dtype(TrainConfig(), "cpu", "cpu", 1e12) == expected
-    monkeypatch.setattr(select, "lacks_bfloat16", lambda: True)
+    monkeypatch.setattr(planning, "lacks_bfloat16", lambda: True)
     assert choose_dtype(TrainConfig(), "cpu", "cpu", 1e12) == "float32"
 
 
 def test_dtype_that_does_not_run_on_this_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(select, "measure_products", lambda *dtypes: {})
+    monkeypatch.setattr(planning, "measure_products", lambda *dtypes: {})
     with pytest.raises(
         TrainingError, match="bfloat16 matrix products do not run on this machine; pass dtype='float32'"
     ):
@@ -399,7 +397,7 @@ def test_dtype_that_does_not_run_on_this_machine_is_refused(monkeypatch: pytest.
 
 
 def test_requested_dtype_is_used_if_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(select, "measure_products", lambda *dtypes: dict.fromkeys(dtypes, 1.0))
+    monkeypatch.setattr(planning, "measure_products", lambda *dtypes: dict.fromkeys(dtypes, 1.0))
     assert choose_dtype(TrainConfig(dtype="bfloat16"), "cpu", "cpu", 1e6) == "bfloat16"
 
 
@@ -409,25 +407,27 @@ def test_requested_dtype_is_used_if_it_runs(monkeypatch: pytest.MonkeyPatch) -> 
     ids=["illegal instruction", "exit status", "exception"],
 )
 def test_probe_that_dies_measures_nothing(monkeypatch: pytest.MonkeyPatch, probe: str) -> None:
-    monkeypatch.setattr(select, "_PROBE", probe)
-    assert select.measure_products("bfloat16") == {}
+    monkeypatch.setattr(planning, "_PROBE", probe)
+    assert planning.measure_products("bfloat16") == {}
 
 
 def test_probe_that_hangs_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(select, "_PROBE", "import time; time.sleep(60)")
-    monkeypatch.setattr(select, "_PROBE_SECONDS", 0.2)
-    assert select.measure_products("bfloat16") == {}
+    monkeypatch.setattr(planning, "_PROBE", "import time; time.sleep(60)")
+    monkeypatch.setattr(planning, "_PROBE_SECONDS", 0.2)
+    assert planning.measure_products("bfloat16") == {}
 
 
 def test_probe_measures_float32() -> None:
-    assert select.measure_products("float32")["float32"] > 1e5
+    assert planning.measure_products("float32")["float32"] > 1e5
 
 
 def test_probe_that_dies_halfway_keeps_what_it_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(select, "_PROBE", "import os; print('float32 5.0', flush=True); os.abort()")
-    assert select.measure_products("float32", "bfloat16") == {"float32": 5.0}
+    monkeypatch.setattr(planning, "_PROBE", "import os; print('float32 5.0', flush=True); os.abort()")
+    assert planning.measure_products("float32", "bfloat16") == {"float32": 5.0}
 
 
-def test_unknown_backend_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^backend must be one of reference, cpu, triton, torch, got 'tpu'$"):
-        create_backend("tpu", SAMPLED)
+def test_every_backend_of_the_settings_exists_and_no_other() -> None:
+    for name in BACKENDS:
+        assert TrainConfig(backend=name).backend == name
+    with pytest.raises(ConfigError, match=r"^backend must be one of auto, cpu, triton, torch, reference, got 'tpu'$"):
+        TrainConfig(backend="tpu")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from step_contract import HAS_GPU, OBJECTIVES, SAMPLED, ZEROS, Block, Maker, check_contract, make_block
+from swivel.config import TrainConfig
 from swivel.training.backends import BackendSettings, ZeroSampling
-from swivel.training.objective import Objective, find_unit_offsets
+from swivel.training.objective import find_unit_offsets
 
 pytestmark = pytest.mark.gpu
 if not HAS_GPU:
@@ -33,7 +34,7 @@ on_triton = pytest.mark.parametrize("kind", TRITON)
 on_both = pytest.mark.parametrize("kind", ["torch-on-cuda float32", "torch-on-cuda bfloat16", *TRITON])
 
 
-def make_blocks(shape: tuple[int, int], dim: int, objective: Objective, *, mirrored: bool = False) -> list[Block]:
+def make_blocks(shape: tuple[int, int], dim: int, objective: TrainConfig, *, mirrored: bool = False) -> list[Block]:
     """Return three blocks, or twelve if they have few rows: the error of a single row varies too much."""
     keys = range(3 if min(shape) > 8 else 12)
     return [make_block(shape, dim, objective, mirrored=mirrored, key=key) for key in keys]
@@ -44,8 +45,8 @@ def make_blocks(shape: tuple[int, int], dim: int, objective: Objective, *, mirro
 def test_step_matches_the_reference(
     make: Maker, kind: str, shape: tuple[int, int], dim: int, zeros: str, mirrored: bool
 ) -> None:
-    settings = BackendSettings(Objective(), ZEROS[zeros], weight_decay=1e-4)
-    check_contract(make, kind, make_blocks(shape, dim, settings.objective, mirrored=mirrored), settings)
+    settings = BackendSettings(TrainConfig(weight_decay=1e-4), ZEROS[zeros])
+    check_contract(make, kind, make_blocks(shape, dim, settings.config, mirrored=mirrored), settings)
 
 
 @pytest.mark.parametrize("kind", ["triton-on-cuda float32"])
@@ -54,8 +55,8 @@ def test_step_matches_the_reference(
 def test_step_matches_the_reference_in_one_dimension(
     make: Maker, kind: str, shape: tuple[int, int], zeros: str
 ) -> None:
-    settings = BackendSettings(Objective(), ZEROS[zeros], weight_decay=1e-4)
-    check_contract(make, kind, make_blocks(shape, 1, settings.objective), settings)
+    settings = BackendSettings(TrainConfig(weight_decay=1e-4), ZEROS[zeros])
+    check_contract(make, kind, make_blocks(shape, 1, settings.config), settings)
 
 
 @on_both
@@ -63,9 +64,9 @@ def test_step_matches_the_reference_in_one_dimension(
 @pytest.mark.parametrize("zeros", [ZeroSampling(), SAMPLED], ids=["all", "sampled"])
 @pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
 def test_step_matches_the_reference_for_every_objective_and_orientation(
-    make: Maker, kind: str, objective: Objective, zeros: ZeroSampling, mirrored: bool
+    make: Maker, kind: str, objective: TrainConfig, zeros: ZeroSampling, mirrored: bool
 ) -> None:
-    settings = BackendSettings(objective, zeros, weight_decay=0.0)
+    settings = BackendSettings(objective, zeros)
     check_contract(make, kind, make_blocks((41, 401), 50, objective, mirrored=mirrored), settings)
 
 
@@ -73,10 +74,10 @@ def test_step_matches_the_reference_for_every_objective_and_orientation(
 @pytest.mark.parametrize("mirrored", [False, True], ids=["as stored", "mirrored"])
 @pytest.mark.parametrize("zeros", [ZeroSampling(), SAMPLED], ids=["all", "sampled"])
 def test_weight_decay_is_larger_for_larger_sums(make: Maker, kind: str, zeros: ZeroSampling, mirrored: bool) -> None:
-    objective = Objective(shift=-1.0)
-    block = make_block((41, 401), 50, objective, mirrored=mirrored)
-    unit = find_unit_offsets(float(block.x.sum()), objective)
-    settings = BackendSettings(objective, zeros, weight_decay=0.05, decay_power=0.5, unit_offsets=unit)
+    config = TrainConfig(shift=-1.0, weight_decay=0.05, decay_power=0.5)
+    block = make_block((41, 401), 50, config, mirrored=mirrored)
+    unit = find_unit_offsets(float(block.x.sum()), config)
+    settings = BackendSettings(config, zeros, unit_offsets=unit)
     check_contract(make, kind, block, settings)
 
 
@@ -84,13 +85,13 @@ def test_weight_decay_is_larger_for_larger_sums(make: Maker, kind: str, zeros: Z
 @pytest.mark.parametrize("zeros", [ZeroSampling(), SAMPLED], ids=["all", "sampled"])
 @pytest.mark.parametrize("shape", [(2, 1 << 16), (1 << 16, 2)], ids=str)
 def test_positions_can_use_all_16_bits(make: Maker, kind: str, shape: tuple[int, int], zeros: ZeroSampling) -> None:
-    settings = BackendSettings(Objective(), zeros, weight_decay=1e-4)
-    check_contract(make, kind, make_block(shape, 50, settings.objective), settings)
+    settings = BackendSettings(TrainConfig(weight_decay=1e-4), zeros)
+    check_contract(make, kind, make_block(shape, 50, settings.config), settings)
 
 
 @on_triton
 @pytest.mark.parametrize("zeros", [ZeroSampling(), SAMPLED], ids=["all", "sampled"])
 @pytest.mark.parametrize("shape", [(4096, 4096), (2500, 1801)], ids=str)
 def test_blocks_of_the_usual_size(make: Maker, kind: str, shape: tuple[int, int], zeros: ZeroSampling) -> None:
-    settings = BackendSettings(Objective(), zeros, weight_decay=1e-4)
-    check_contract(make, kind, make_block(shape, 300, settings.objective, density=0.02), settings)
+    settings = BackendSettings(TrainConfig(weight_decay=1e-4), zeros)
+    check_contract(make, kind, make_block(shape, 300, settings.config, density=0.02), settings)

@@ -30,6 +30,7 @@ from step_contract import (
     run_step,
     take_blocks,
 )
+from swivel.config import TrainConfig
 from swivel.counts import BlockCells
 from swivel.errors import TrainingError
 from swivel.training.backends import (
@@ -38,10 +39,10 @@ from swivel.training.backends import (
     ParameterBlock,
     Step,
     ZeroSampling,
-    create_backend,
 )
-from swivel.training.objective import Loss, Objective
+from swivel.training.objective import Loss
 from swivel.training.schedule import block_starts
+from swivel.training.training_plan import create_backend
 
 pytest.importorskip("triton")
 from swivel.training.backends.triton import backend as triton_backend
@@ -73,24 +74,24 @@ CASES = [
 def test_step_matches_the_reference(
     make: Maker, kind: str, shape: tuple[int, int], dim: int, zeros: str, mirrored: bool
 ) -> None:
-    settings = BackendSettings(Objective(), ZEROS[zeros], weight_decay=1e-4)
-    check_contract(make, kind, make_block(shape, dim, settings.objective, mirrored=mirrored), settings)
+    settings = BackendSettings(TrainConfig(weight_decay=1e-4), ZEROS[zeros])
+    check_contract(make, kind, make_block(shape, dim, settings.config, mirrored=mirrored), settings)
 
 
 @pytest.mark.parametrize("kind", ["triton float16"])
 @either_way_round
 @pytest.mark.parametrize("zeros", ZEROS)
 def test_step_matches_the_reference_in_half_precision(make: Maker, kind: str, zeros: str, mirrored: bool) -> None:
-    settings = BackendSettings(Objective(), ZEROS[zeros], weight_decay=1e-4)
-    check_contract(make, kind, make_block((9, 14), 50, settings.objective, mirrored=mirrored), settings)
+    settings = BackendSettings(TrainConfig(weight_decay=1e-4), ZEROS[zeros])
+    check_contract(make, kind, make_block((9, 14), 50, settings.config, mirrored=mirrored), settings)
 
 
 @pytest.mark.parametrize("kind", ["triton float16"])
 @pytest.mark.parametrize("zeros", ["sampled", "nothing common"])
 def test_zeros_are_subtracted_with_the_rounding_they_were_added_with(make: Maker, kind: str, zeros: str) -> None:
     """An observed cell in a sampled column was added as a zero in half precision; the same value is subtracted."""
-    settings = BackendSettings(Objective(), ZEROS[zeros], weight_decay=1e-4)
-    blocks = [make_block((1, 7), 50, settings.objective, key=key) for key in range(6)]
+    settings = BackendSettings(TrainConfig(weight_decay=1e-4), ZEROS[zeros])
+    blocks = [make_block((1, 7), 50, settings.config, key=key) for key in range(6)]
     check_contract(make, kind, blocks, settings)
 
 
@@ -98,9 +99,9 @@ def test_zeros_are_subtracted_with_the_rounding_they_were_added_with(make: Maker
 @every_zeros
 @pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
 def test_step_matches_the_reference_for_every_objective(
-    make: Maker, kind: str, objective: Objective, zeros: ZeroSampling
+    make: Maker, kind: str, objective: TrainConfig, zeros: ZeroSampling
 ) -> None:
-    settings = BackendSettings(objective, zeros, weight_decay=0.0)
+    settings = BackendSettings(objective, zeros)
     check_contract(make, kind, make_block((6, 9), 5, objective), settings)
 
 
@@ -108,8 +109,8 @@ def test_step_matches_the_reference_for_every_objective(
 @either_way_round
 @pytest.mark.parametrize("shape", [(150, 200), (200, 150)], ids=str)
 def test_blocks_of_several_tiles(make: Maker, kind: str, shape: tuple[int, int], mirrored: bool) -> None:
-    settings = BackendSettings(Objective(), ZeroSampling(), weight_decay=1e-4)
-    check_contract(make, kind, make_block(shape, 20, settings.objective, mirrored=mirrored), settings)
+    settings = BackendSettings(TrainConfig(weight_decay=1e-4), ZeroSampling())
+    check_contract(make, kind, make_block(shape, 20, settings.config, mirrored=mirrored), settings)
 
 
 @float32
@@ -117,15 +118,15 @@ def test_blocks_of_several_tiles(make: Maker, kind: str, shape: tuple[int, int],
 @pytest.mark.skipif(HAS_GPU, reason="tensor cores have no tiles of 8 x 8")
 def test_panels_of_several_tiles(make: Maker, kind: str, mirrored: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slot_layout, "choose_tile", lambda *_: KernelTile(8, 8, 32))
-    settings = BackendSettings(Objective(), ZeroSampling(common=0.45, middle=0.45, share=0.2), weight_decay=1e-4)
-    check_contract(make, kind, make_block((21, 19), 5, settings.objective, mirrored=mirrored), settings)
+    settings = BackendSettings(TrainConfig(weight_decay=1e-4), ZeroSampling(common=0.45, middle=0.45, share=0.2))
+    check_contract(make, kind, make_block((21, 19), 5, settings.config, mirrored=mirrored), settings)
 
 
 @both
 @pytest.mark.parametrize("density", [0.02, 1.0], ids=["few cells", "many cells"])
 def test_cells_of_a_tile_are_processed_in_chunks(make: Maker, kind: str, density: float) -> None:
-    settings = BackendSettings(Objective(), ZeroSampling(), weight_decay=0.0)
-    check_contract(make, kind, make_block((64, 64), 5, settings.objective, density=density), settings)
+    settings = BackendSettings(TrainConfig(), ZeroSampling())
+    check_contract(make, kind, make_block((64, 64), 5, settings.config, density=density), settings)
 
 
 # Several blocks: 14 rows in blocks of 5, 5 and 4; 9 columns in blocks of 5 and 4.
@@ -188,7 +189,7 @@ ONE_EPOCH = [[(n % 3, n % 2) for n in turn] for turn in ((0, 1), (2, 3), (4, 5))
 @float32
 @every_zeros
 def test_uneven_blocks_of_a_rectangle_match_the_reference(make: Maker, kind: str, zeros: ZeroSampling) -> None:
-    settings = BackendSettings(Objective(), zeros, weight_decay=1e-4)
+    settings = BackendSettings(TrainConfig(weight_decay=1e-4), zeros)
     backend, reference = make(settings), create_backend("reference", settings)
     losses, truths = run_blocks(backend, ONE_EPOCH), run_blocks(reference, ONE_EPOCH)
     assert sorted(block for blocks in ONE_EPOCH for block in blocks) == [(i, j) for i in range(3) for j in range(2)]
@@ -204,7 +205,7 @@ def test_uneven_blocks_of_a_rectangle_match_the_reference(make: Maker, kind: str
 @both
 @every_zeros
 def test_steps_do_not_change_other_blocks(make: Maker, kind: str, zeros: ZeroSampling) -> None:
-    backend = make(BackendSettings(Objective(), zeros, weight_decay=1e-4))
+    backend = make(BackendSettings(TrainConfig(weight_decay=1e-4), zeros))
     run_blocks(backend, [[(1, 1)]])
     for side, before, changed in zip(backend.fetch(), make_sides(5), (slice(5, 10), slice(5, 9)), strict=True):
         others = np.setdiff1d(np.arange(len(before.vectors)), np.arange(changed.start, changed.stop))
@@ -217,7 +218,7 @@ def test_steps_do_not_change_other_blocks(make: Maker, kind: str, zeros: ZeroSam
 @every_zeros
 def test_blocks_that_come_and_go_train_as_those_that_stay(make: Maker, kind: str, zeros: ZeroSampling) -> None:
     """A rank has some of the blocks; a worker gets the vectors of one block of each side with every step."""
-    settings = BackendSettings(Objective(), zeros, weight_decay=1e-4)
+    settings = BackendSettings(TrainConfig(weight_decay=1e-4), zeros)
     whole, some, single = make(settings), make(settings), make(settings)
     hold_all(whole)
     some.hold_some(STARTS, 5, (2, 2))
@@ -249,7 +250,7 @@ def test_blocks_that_come_and_go_train_as_those_that_stay(make: Maker, kind: str
 @both
 @every_zeros
 def test_blocks_copied_to_another_backend_train_to_the_same_bits(make: Maker, kind: str, zeros: ZeroSampling) -> None:
-    settings = BackendSettings(Objective(), zeros, weight_decay=1e-4)
+    settings = BackendSettings(TrainConfig(weight_decay=1e-4), zeros)
     first, second, whole = make(settings), make(settings), make(settings)
     run_blocks(first, [DIAGONAL])
     rows, columns = (ParameterBlock(side.vectors * 0, side.state + 1, side.offsets) for side in make_sides(5))
@@ -268,7 +269,7 @@ def test_blocks_copied_to_another_backend_train_to_the_same_bits(make: Maker, ki
 @float32
 @every_zeros
 def test_memory_between_blocks_and_behind_vectors_has_no_effect(make: Maker, kind: str, zeros: ZeroSampling) -> None:
-    settings = BackendSettings(Objective(), zeros, weight_decay=1e-4)
+    settings = BackendSettings(TrainConfig(weight_decay=1e-4), zeros)
     plain, disturbed = make(settings), make(settings)
     losses = run_blocks(plain, [[(0, 0)]], dim=50)
     hold_all(disturbed, 50)
@@ -318,7 +319,7 @@ def poison(tensor: torch.Tensor) -> torch.Tensor:
 def test_every_buffer_is_written_before_it_is_read(
     make: Maker, kind: str, zeros: ZeroSampling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = BackendSettings(Objective(), zeros, weight_decay=1e-4)
+    settings = BackendSettings(TrainConfig(weight_decay=1e-4), zeros)
     clean, poisoned = make(settings), make(settings)
     expected = run_blocks(clean, [DIAGONAL, [(2, 0)]])
 
@@ -346,7 +347,7 @@ def poisoning(make_tensor: Callable[..., torch.Tensor]) -> Callable[..., torch.T
 @float32
 @every_zeros
 def test_a_round_equals_its_blocks_one_by_one(make: Maker, kind: str, zeros: ZeroSampling) -> None:
-    settings = BackendSettings(Objective(), zeros, weight_decay=1e-4)
+    settings = BackendSettings(TrainConfig(weight_decay=1e-4), zeros)
     together, alone = make(settings), make(settings)
     losses = run_blocks(together, [DIAGONAL])
     one_by_one = run_blocks(alone, [[block] for block in DIAGONAL])
@@ -377,7 +378,7 @@ TWO_ROUNDS = [[(0, 0), (1, 1), (2, 2)], [(0, 1), (1, 2), (2, 0)]]
 def test_blocks_of_one_shape_share_a_launch_and_equal_single_launches(
     make: Maker, kind: str, zeros: ZeroSampling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = BackendSettings(Objective(), zeros, weight_decay=1e-4)
+    settings = BackendSettings(TrainConfig(weight_decay=1e-4), zeros)
     together, alone = make(settings), make(settings)
     launches = count_launches(monkeypatch)
     for which, rounds in ((together, TWO_ROUNDS), (alone, [[block] for blocks in TWO_ROUNDS for block in blocks])):
@@ -396,7 +397,7 @@ def test_launches_have_at_most_the_allowed_number_of_blocks(
 ) -> None:
     monkeypatch.setattr(memory_plan, "MAX_SHARDS_PER_LAUNCH", 2)
     launches = count_launches(monkeypatch)
-    backend = make(BackendSettings(Objective(), ZeroSampling(), weight_decay=1e-4))
+    backend = make(BackendSettings(TrainConfig(weight_decay=1e-4), ZeroSampling()))
     hold_even(backend)
     assert len(backend.run([make_step(n, n) for n in range(3)], lambda: False)()) == 3
     assert launches == [2, 1]
@@ -405,7 +406,7 @@ def test_launches_have_at_most_the_allowed_number_of_blocks(
 @float32
 @every_zeros
 def test_stop_request_before_a_round_runs_no_step(make: Maker, kind: str, zeros: ZeroSampling) -> None:
-    backend = make(BackendSettings(Objective(), zeros, weight_decay=1e-4))
+    backend = make(BackendSettings(TrainConfig(weight_decay=1e-4), zeros))
     hold_all(backend)
     before = bits(backend)
     running = backend.run([make_step(*block) for block in DIAGONAL], lambda: True)
@@ -415,7 +416,7 @@ def test_stop_request_before_a_round_runs_no_step(make: Maker, kind: str, zeros:
 
 @float32
 def test_losses_can_be_requested_after_later_steps(make: Maker, kind: str) -> None:
-    settings = BackendSettings(Objective(), ZeroSampling(), weight_decay=1e-4)
+    settings = BackendSettings(TrainConfig(weight_decay=1e-4), ZeroSampling())
     backend, again = make(settings), make(settings)
     hold_all(backend)
     first = backend.run([make_step(*block) for block in DIAGONAL], lambda: False)
@@ -427,9 +428,9 @@ def test_losses_can_be_requested_after_later_steps(make: Maker, kind: str) -> No
 @float32
 def test_device_samples_the_same_columns_as_the_host(make: Maker, kind: str) -> None:
     """The sampled zeros determine their number and their loss; every seed samples others."""
-    settings = BackendSettings(Objective(), ZeroSampling(common=0.1, middle=0.4, share=0.05), weight_decay=0.0)
+    settings = BackendSettings(TrainConfig(), ZeroSampling(common=0.1, middle=0.4, share=0.05))
     backend, reference = make(settings), create("reference float64", settings)
-    block = make_block((4, 15), 4, settings.objective)
+    block = make_block((4, 15), 4, settings.config)
     seen: set[float] = set()
 
     for seed in range(3):
@@ -444,8 +445,8 @@ def test_device_samples_the_same_columns_as_the_host(make: Maker, kind: str) -> 
 
 @float32
 def test_backend_can_be_closed_twice_and_describes_itself(make: Maker, kind: str) -> None:
-    backend = make(BackendSettings(Objective(), ZeroSampling(), weight_decay=0.0))
-    run_step(backend, make_block((1, 7), 2, Objective()))
+    backend = make(BackendSettings(TrainConfig(), ZeroSampling()))
+    run_step(backend, make_block((1, 7), 2, TrainConfig()))
     assert backend.builds_layout
     assert "triton on" in backend.describe()
     backend.close()
@@ -453,7 +454,7 @@ def test_backend_can_be_closed_twice_and_describes_itself(make: Maker, kind: str
 
 
 def test_out_of_memory_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = triton_backend.TritonBackend(BackendSettings(Objective(), ZeroSampling(), weight_decay=0.0))
+    backend = triton_backend.TritonBackend(BackendSettings(TrainConfig(), ZeroSampling()))
 
     def run_out(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.\nand a page more")

@@ -25,9 +25,8 @@ from swivel.counts import Matrix, open_matrix
 from swivel.errors import ClusterError, ConfigError, StorageError
 from swivel.runtime.options import ClusterConfig
 from swivel.runtime.ray import connect
-from swivel.training.distributed import make_executor
 from swivel.training.distributed.async_executor import AsyncExecutor
-from swivel.training.executor import LocalExecutor
+from swivel.training.executor import LocalExecutor, make_executor
 from swivel.training.loop import train_matrix
 
 pytestmark = pytest.mark.xdist_group("ray")

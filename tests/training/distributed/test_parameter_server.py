@@ -25,9 +25,8 @@ from swivel.training.backends import ParameterBlock
 from swivel.training.backends.base import BackendSettings, Step
 from swivel.training.backends.reference import ReferenceBackend
 from swivel.training.distributed.leases import Part
-from swivel.training.distributed.parameter_server import ServedBlock, Server, server_of
-from swivel.training.distributed.worker import Unanswered, Worker
-from swivel.training.objective import ADAGRAD, Objective, column_offsets, row_offsets, update_parameters
+from swivel.training.distributed.parameter_server import ServedBlock, Server, Unanswered, Worker, server_of
+from swivel.training.objective import ADAGRAD, column_offsets, row_offsets, update_parameters
 from swivel.training.schedule import Block
 from swivel.training.training_plan import choose_zeros, make_plan
 
@@ -182,16 +181,15 @@ def test_gradients_of_every_backend_equal_those_of_the_reference(planted: Matrix
     config = replace(
         CONFIG, backend=backend, device="cpu", zeros=zeros, zeros_common=0.1, zeros_middle=0.4, zeros_share=0.1
     )
-    objective = Objective.from_config(config)
     rng = np.random.default_rng(8)
     block = (2, 1)
-    offsets = row_offsets(planted.row_sums, planted.total, objective), column_offsets(planted.column_sums)
+    offsets = row_offsets(planted.row_sums, planted.total, config), column_offsets(planted.column_sums)
     sides = [ParameterBlock(draw(rng, len(own), 12), None, own) for own in (offsets[0][2::3], offsets[1][1::3])]
     with begin(make_setup(planted, config)) as stepper, begin(make_setup(planted)) as laid_out:
         found_loss, *gradients = stepper.gradients(
             Step(block, 1.0, (config.seed, 2, 4, *block)), (sides[0].vectors, sides[1].vectors)
         )
-        settings = BackendSettings(objective, choose_zeros(planted, config, "cpu", (3, 3)), 0.0)
+        settings = BackendSettings(config, choose_zeros(planted, config, "cpu", (3, 3)))
         cells = laid_out.job.matrix.cells(*block)
         order = (1, 0) if cells.mirrored else (0, 1)
         reference = ReferenceBackend(settings)

@@ -18,7 +18,8 @@ from swivel.counts import Matrix
 from swivel.errors import ClusterError, ConfigError
 from swivel.runtime.options import RunOptions
 from swivel.runtime.resources import find_rank
-from swivel.training.distributed import make_executor, ring
+from swivel.training.distributed import ring
+from swivel.training.executor import make_executor
 from swivel.training.loop import train_matrix
 from tolerances import assert_equal_but_for_rounding
 

@@ -26,10 +26,9 @@ from swivel.counts.block_layout import Ints, Layout
 from swivel.counts.builder import STORED_BYTES
 from swivel.counts.shards import RunFiles, make_piece
 from swivel.errors import ConfigError, CountsError, MemoryBudgetError
-from swivel.runtime.estimates import ResourceEstimate
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT, Progress, Task, track
-from swivel.runtime.resources import format_bytes, may_use_cuda, release_freed_memory
+from swivel.runtime.resources import ResourceEstimate, format_bytes, may_use_cuda, release_freed_memory
 from swivel.storage.arrays import random_reads
 
 if TYPE_CHECKING:

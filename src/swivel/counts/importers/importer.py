@@ -39,12 +39,12 @@ from swivel.counts.importers.import_config import FORMATS, IN_MEMORY, ImportConf
 from swivel.counts.importers.matrix_readers import VOCABULARY, read_label_file
 from swivel.counts.matrix import Matrix, open_matrix
 from swivel.errors import IS_TEXT_HINT, ConfigError, CorpusError, CountsError, StorageError, clear_errors
-from swivel.runtime.estimates import ResourceEstimate, check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import track
+from swivel.runtime.resources import ResourceEstimate, check_libraries
 from swivel.storage.lock import scratch_folder
 from swivel.storage.manifest import fingerprint
-from swivel.storage.output_folder import output_folder
+from swivel.storage.output_folder import check_output, has_result, open_work_folder
 
 # A line of triples has at least 12 bytes; its cell takes 16 bytes in the scratch folder and 8 in the matrix. Compressed
 # files take more, which is known only after reading.
@@ -103,25 +103,25 @@ def import_counts(
     labels = [_read_labels(row_labels), _read_labels(column_labels)]
     label_files = [Path(file) for file in (row_labels, column_labels) if isinstance(file, (str, Path))]
 
-    with output_folder(out, [*origin.local_files, *label_files], options) as output:
-        record: dict[str, Any] = {"config": {"import": result_settings(config)}}
-        if output.path is not None:
-            digests = digest_sources(
-                origin.local_files, known=output.path, threads=options.thread_count, progress=options.progress
-            )
-            record["inputs"] = origin.fingerprints(digests)
-            if record["inputs"] and labels != [None, None]:
-                record["inputs"]["labels"] = fingerprint(labels)
-            if output.has_result("matrix", record):
-                return open_matrix(output.path)
-            record["facts"] = to_facts(digests)
+    output = check_output(out, [*origin.local_files, *label_files], options)
+    record: dict[str, Any] = {"config": {"import": result_settings(config)}}
+    if output is not None:
+        digests = digest_sources(
+            origin.local_files, known=output, threads=options.thread_count, progress=options.progress
+        )
+        record["inputs"] = origin.fingerprints(digests)
+        if record["inputs"] and labels != [None, None]:
+            record["inputs"]["labels"] = fingerprint(labels)
+        if has_result(output, "matrix", record, options):
+            return open_matrix(output)
+        record["facts"] = to_facts(digests)
 
-        # The cells of an object whose size is known stay in memory, like the matrix, unless that is stored.
-        in_memory = output.path is None and not origin.files and origin.size is not None
-        with contextlib.nullcontext() if in_memory else output.working() as path:
-            check_libraries("importing")
-            matrix = _import(origin, config, labels, path, record, options)
-            return matrix if output.path is not None else matrix.to_memory()
+    # The cells of an object whose size is known stay in memory, like the matrix, unless that is stored.
+    in_memory = output is None and not origin.files and origin.size is not None
+    with contextlib.nullcontext() if in_memory else open_work_folder(output) as path:
+        check_libraries("importing")
+        matrix = _import(origin, config, labels, path, record, options)
+        return matrix if output is not None else matrix.to_memory()
 
 
 def _make_config(settings: dict[str, Any]) -> ImportConfig:

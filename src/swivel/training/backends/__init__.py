@@ -8,8 +8,4 @@ from swivel.training.backends.base import Backend as Backend
 from swivel.training.backends.base import BackendSettings as BackendSettings
 from swivel.training.backends.base import ParameterBlock as ParameterBlock
 from swivel.training.backends.base import Step as Step
-from swivel.training.backends.select import choose_backend as choose_backend
-from swivel.training.backends.select import choose_dtype as choose_dtype
-from swivel.training.backends.select import create_backend as create_backend
-from swivel.training.backends.select import describe_accelerator as describe_accelerator
 from swivel.training.zero_sampling import ZeroSampling as ZeroSampling

@@ -1,7 +1,7 @@
 """The interface between the training loop and a backend, and base classes of backends.
 
 A backend works on arrays, not on files. It copies the parameters, runs steps, and returns their losses and the
-parameters. `swivel.training.backends.create_backend` creates one.
+parameters. `swivel.training.training_plan.create_backend` creates one.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from swivel.config import TrainConfig
 from swivel.counts import BlockCells, Matrix
-from swivel.training.objective import ADAGRAD, Loss, Objective, Optimizer
+from swivel.training.objective import Loss, Optimizer, choose_optimizer
 from swivel.training.schedule import Block
 from swivel.training.zero_sampling import ZeroSampling
 
@@ -66,11 +67,8 @@ class Step:
 class BackendSettings:
     """What a backend is created with: the mathematics of a step, sizes of the run, and what it may use."""
 
-    objective: Objective
+    config: TrainConfig  # of the loss, the optimizer and the weight decay
     zeros: ZeroSampling
-    weight_decay: float
-    optimizer: Optimizer = ADAGRAD
-    decay_power: float = 0.0  # of a sum, in the weight decay of its row or column
     unit_offsets: tuple[float, float] = (0.0, 0.0)  # offset of a row, and of a column, whose sum is 1
 
     cells: int = 0  # upper bound of the observed cells in the device layout
@@ -82,12 +80,17 @@ class BackendSettings:
     threads: int = 1
     memory: int | None = None  # bytes of device memory to use; None: all that is free
 
+    @property
+    def optimizer(self) -> Optimizer:
+        """Settings of the optimizer."""
+        return choose_optimizer(self.config)
+
     def find_decays(self, offsets: Any, side: int) -> Any:
         """Return the weight decay of each row (side 0) or column (side 1) from the offsets, an array or a tensor.
 
         An offset is that of a sum of 1 minus the logarithm of the sum.
         """
-        return self.weight_decay * math.e ** (self.decay_power * (self.unit_offsets[side] - offsets))
+        return self.config.weight_decay * math.e ** (self.config.decay_power * (self.unit_offsets[side] - offsets))
 
 
 class Backend(Protocol):
@@ -253,8 +256,8 @@ class ArrayBackend(Backend):
         settings = self.settings
         parts = []
         for number, (side, total) in enumerate(zip(sides, totals, strict=True)):
-            decay: Any = settings.weight_decay
-            if settings.decay_power:
+            decay: Any = settings.config.weight_decay
+            if settings.config.decay_power:
                 decay = settings.find_decays(side.offsets, number ^ int(cells.mirrored))[:, None]
             # A gradient of a row is the mean over the columns, and the other way round.
             parts.append((side, total, len(sides[1 - number].vectors), decay))

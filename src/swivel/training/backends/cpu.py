@@ -50,12 +50,12 @@ class CpuBackend(ArrayBackend):
         self._operand_type = np.float32 if self._is_float32 else np.uint16  # the bits of bfloat16
 
         # The tuple `objective` of the kernels: b0, b, a, log of the count that replaces 0.
-        objective = settings.objective
+        config = settings.config
         self._objective = (
-            objective.confidence_base,
-            objective.confidence_scale,
-            objective.confidence_power,
-            math.log(objective.unseen),
+            config.confidence_base,
+            config.confidence_scale,
+            config.confidence_power,
+            math.log(config.unseen),
         )
 
         self._local = threading.local()  # the buffers of each thread, by name

@@ -48,7 +48,7 @@ class ReferenceBackend(ArrayBackend):
             weights[panel.start : panel.stop, columns_of_panel] = 1.0 if panel.weights is None else panel.weights
 
         # G = dL / d(W C^T), then dL/dW = G C and dL/dC = G^T W.
-        loss, gradient = loss_and_gradient(W @ C.T, x, offsets, self.settings.objective, weights)
+        loss, gradient = loss_and_gradient(W @ C.T, x, offsets, self.settings.config, weights)
         return loss, gradient @ C, gradient.T @ W
 
     @np.errstate(over="ignore", invalid="ignore")

@@ -99,7 +99,7 @@ class TorchBackend(ArrayBackend):
         W = rows.vectors[panel.start : panel.stop]
         C = columns.vectors[sample]
         products = self._product(W, C.T)
-        unseen = float(np.log(self.settings.objective.unseen))
+        unseen = float(np.log(self.settings.config.unseen))
         margins = products - (rows.offsets[panel.start : panel.stop, None] + columns.offsets[sample] + unseen)
 
         # Observed cells of the panel. "Dense" ones are in a sampled column, so their dot product is known already.
@@ -136,5 +136,5 @@ class TorchBackend(ArrayBackend):
         """Return the loss of observed cells and its gradient with respect to their dot products."""
         i, j, x = cells
         targets = torch.log(x) + sides[0].offsets[i] + sides[1].offsets[j]
-        gradients, losses = observed_gradients(products, x, targets, self.settings.objective)
+        gradients, losses = observed_gradients(products, x, targets, self.settings.config)
         return float(losses.sum(dtype=self._sum_dtype)), gradients

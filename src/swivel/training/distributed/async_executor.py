@@ -20,8 +20,7 @@ from swivel.runtime.ray import await_nodes, check_node, connect
 from swivel.runtime.resources import format_bytes
 from swivel.training.backends import Step
 from swivel.training.distributed.leases import Leases
-from swivel.training.distributed.parameter_server import ServerPool
-from swivel.training.distributed.worker import Result, WorkerPool
+from swivel.training.distributed.parameter_server import Result, ServerPool, WorkerPool
 from swivel.training.executor import CompletedSteps, Executor, Sides, TrainingJob
 from swivel.training.schedule import Block
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import escape, unescape
 from swivel.errors import StorageError, VocabularyError
-from swivel.runtime.estimates import check_memory
+from swivel.runtime.resources import check_memory
 from swivel.storage.arrays import (
     ArrayHeader,
     Tensors,

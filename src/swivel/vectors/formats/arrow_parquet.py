@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.errors import StorageError, first_line, missing_extra
-from swivel.runtime.estimates import check_libraries, check_memory
+from swivel.runtime.resources import check_libraries, check_memory
 from swivel.storage.files import create_file
 from swivel.vectors import Vectors
 from swivel.vectors.formats.validate import check_names, make_vectors, reading

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.errors import ConfigError
-from swivel.runtime.estimates import check_memory
+from swivel.runtime.resources import check_memory
 from swivel.storage.files import create_file
 from swivel.vectors import Subwords, Vectors
 from swivel.vectors.formats.validate import refuse_labels

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from swivel.errors import StorageError, missing_extra
-from swivel.runtime.estimates import check_memory
+from swivel.runtime.resources import check_memory
 from swivel.storage.files import create_file
 from swivel.vectors import Vectors
 from swivel.vectors.formats.validate import check_vectors, make_vectors

@@ -15,7 +15,7 @@ import numpy as np
 
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, FolderExists, StorageError, SwivelWarning, clear_errors
-from swivel.runtime.estimates import check_memory
+from swivel.runtime.resources import check_memory
 from swivel.storage.lock import sweep_folder
 from swivel.storage.manifest import MANIFEST
 from swivel.storage.output_folder import refuse_overlap

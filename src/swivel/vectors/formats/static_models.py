@@ -20,7 +20,7 @@ import numpy as np
 
 from swivel._version import __version__
 from swivel.errors import StorageError
-from swivel.runtime.estimates import check_memory
+from swivel.runtime.resources import check_memory
 from swivel.storage.files import build_folder, write_file
 from swivel.vectors import Vectors, text_encoder
 from swivel.vectors.formats.array_files import read_tensors, write_matrix

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, StorageError, VocabularyError, clear_errors, first_line
-from swivel.runtime.estimates import check_memory
 from swivel.runtime.numbers import is_integer, is_plain, parse_float
+from swivel.runtime.resources import check_memory
 from swivel.vectors import Vectors, VectorTable
 from swivel.vectors.search import LABEL_BYTES, Floats
 from swivel.vectors.vector_table import check_text, find_surrogate

@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import StorageError, VocabularyError, clear_errors
-from swivel.runtime.estimates import check_memory
 from swivel.runtime.numbers import is_integer
 from swivel.runtime.parallel import run_in_chunks
-from swivel.runtime.resources import count_cores
+from swivel.runtime.resources import check_memory, count_cores
 from swivel.storage.files import create_file
 from swivel.vectors import Vectors, VectorTable
 from swivel.vectors.formats.validate import (

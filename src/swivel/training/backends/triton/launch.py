@@ -105,22 +105,22 @@ class StepLauncher:
         self.device = parameters.vectors.device
 
         # unseen, base, scale and power of the kernels.
-        objective = settings.objective
+        config = settings.config
         self._objective = (
-            math.log2(objective.unseen),
-            objective.confidence_base,
-            objective.confidence_scale,
-            objective.confidence_power,
+            math.log2(config.unseen),
+            config.confidence_base,
+            config.confidence_scale,
+            config.confidence_power,
         )
 
         # weight_decay, decay_power, unit0 and unit1 of the kernels.
         units = (offset / math.log(2) for offset in settings.unit_offsets)
-        self._decay = settings.weight_decay, settings.decay_power, *units
+        self._decay = settings.config.weight_decay, settings.config.decay_power, *units
 
         # The hardware approximations of exp2 and log2 are less accurate than float32, but the error is negligible if
         # the operands have 16 bits.
         is_fast = self.device.type == "cuda" and parameters.mirror.dtype != torch.float32
-        self._flags = {"SQRT": objective.confidence_power == 0.5, "FAST": is_fast}
+        self._flags = {"SQRT": config.confidence_power == 0.5, "FAST": is_fast}
 
         self._precision = "ieee" if parameters.mirror.dtype == torch.float32 else "tf32"
         self._hopper = _make_hopper(parameters.mirror, layout.tile, self._objective)
@@ -166,7 +166,7 @@ class StepLauncher:
         update = {
             "learning_rate": steps[0].learning_rate,
             "OPTIMIZER": optimizer,
-            "BY_SUM": self.settings.decay_power != 0,
+            "BY_SUM": self.settings.config.decay_power != 0,
         }
         if batch.shape.is_sampled:
             self._run_sampled(batch, steps, cells, starts, totals, update)
