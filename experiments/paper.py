@@ -30,6 +30,7 @@ from swivel.corpus.text_lines import read_lines
 from swivel.corpus.text_numbers import TextNumbering
 from swivel.errors import ConfigError
 from swivel.evaluation import (
+    CategorySet,
     EvaluationConfig,
     Report,
     SetResult,
@@ -240,7 +241,10 @@ class Experiment:
 
 def find_test_sets(data: Path | None, rules: EvaluationConfig) -> tuple[TestSet, ...]:
     """Return the sets of pairs and of analogies in a folder, or those of the paper."""
-    return read_sets(data, rules)[0]
+    sets = tuple(each for each in read_sets(data, rules)[0] if not isinstance(each, CategorySet))
+    if not sets:
+        raise ConfigError(f"{data}: no pairs of words with scores, and no analogies")
+    return sets
 
 
 def run_paper(

@@ -1,4 +1,4 @@
-"""`swivel evaluate`: word similarity and analogies; cells of a table; texts."""
+"""`swivel evaluate`: word similarity, analogies and categories; cells of a table; texts."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def evaluate(
     options: RunOptions,
     **rules: Any,
 ) -> None:
-    """Word similarity and analogies: the paper's eight sets, a folder's, or files of your own.
+    """Word similarity, analogies and categories: the paper's eight sets, a folder's, or files of your own.
 
     With --held-out instead: how well cells of a table are ranked that were not trained with. With --texts
     instead: semantic textual similarity, and classification.
 
-    A set is text: two words and a score a line, or four words (and a section) a line;
+    A set is text: two words and a score a line, four words (and a section) a line, or a word, a tab and its category;
     with --texts a score and two texts a line, separated by tabs, or a label and a text.
     """
     if held_out is not None:

@@ -1,10 +1,11 @@
-"""Evaluation of vectors: word similarity, analogies and texts, with confidence intervals and comparisons.
+"""Evaluation of vectors: word similarity, analogies, categories and texts, with confidence intervals and comparisons.
 
 The default data sets and rules are those of the paper.
 """
 
 from swivel.evaluation.bootstrap import rank_correlation as rank_correlation
 from swivel.evaluation.datasets import AnalogySet as AnalogySet
+from swivel.evaluation.datasets import CategorySet as CategorySet
 from swivel.evaluation.datasets import SimilaritySet as SimilaritySet
 from swivel.evaluation.datasets import find_sets as find_sets
 from swivel.evaluation.datasets import read_bundled as read_bundled
@@ -28,6 +29,7 @@ from swivel.evaluation.results import tabulate_differences as tabulate_differenc
 from swivel.evaluation.scores import evaluate as evaluate
 from swivel.evaluation.scores import read_sets as read_sets
 from swivel.evaluation.scores import score_analogies as score_analogies
+from swivel.evaluation.scores import score_categories as score_categories
 from swivel.evaluation.scores import score_sets as score_sets
 from swivel.evaluation.scores import score_similarity as score_similarity
 from swivel.evaluation.scores import summarize_answers as summarize_answers

@@ -1,7 +1,8 @@
 """Test sets and the files they are read from.
 
-The kind of a file follows from its columns, separated by tabs or spaces: `word1 word2 score`, or `a b c d`, optionally
-with a section as fifth column. Instead of the fifth column, lines of the form `: name` may start sections of analogies.
+The kind of a file follows from its columns: `word1 word2 score`; `a b c d`, optionally with a section as fifth column;
+or `word category`, separated by a tab. The other kinds are separated by tabs or spaces. Instead of the fifth column,
+lines of the form `: name` may start sections of analogies.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from swivel.runtime.numbers import parse_float
 
 HALVES = ("tune", "report")
 SUFFIXES = (".tsv", ".txt")
-EXPECTED = "expected word1 word2 score, or a b c d with or without a section, separated by tabs or spaces"
+EXPECTED = (
+    "expected word1 word2 score, or a b c d with or without a section, separated by tabs or spaces, or word and "
+    "category, separated by a tab"
+)
 FourWords = tuple[str, str, str, str]
 
 
@@ -53,7 +57,21 @@ class AnalogySet:
         return len(self.questions)
 
 
-TestSet = SimilaritySet | AnalogySet
+@dataclass(frozen=True, slots=True)
+class CategorySet:
+    """Words, or texts, and the category that people assigned to each of them."""
+
+    name: str
+    items: tuple[str, ...]
+    categories: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of words or texts."""
+        return len(self.items)
+
+
+TestSet = SimilaritySet | AnalogySet | CategorySet
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +207,7 @@ def read_bundled() -> AnalogySet:
 def split_set(test_set: TestSet, half: str) -> TestSet:
     """Return the half of a set with the name `tune` or `report`.
 
-    Similarity is split by line: odd lines are for tuning, even lines for the report. Analogies are
+    Similarity and categories are split by line: odd lines are for tuning, even lines for the report. Analogies are
     split by pairs of words: the checksum of a pair, in either order, assigns it to a half. A question belongs to a half
     if both its pairs (a, b) and (c, d) do, and to none otherwise, so that no pair of a reported question occurs in the
     tuning half.
@@ -204,6 +222,8 @@ def split_set(test_set: TestSet, half: str) -> TestSet:
     lines = slice(HALVES.index(half), None, len(HALVES))
     if isinstance(test_set, SimilaritySet):
         return SimilaritySet(test_set.name, test_set.pairs[lines], test_set.scores[lines])
+    if isinstance(test_set, CategorySet):
+        return CategorySet(test_set.name, test_set.items[lines], test_set.categories[lines])
 
     is_in_half = [half_of_pair(a, b) == half_of_pair(c, d) == half for a, b, c, d in test_set.questions]
     questions = tuple(compress(test_set.questions, is_in_half))
@@ -248,6 +268,9 @@ def _parse(path: Path, lines: Sequence[Line], lowercase: bool) -> TestSet:
         lines[0].fail(f"{EXPECTED}, got {lines[0].text!r}")
     if kind == "analogies":
         return _parse_analogies(name_set(path), lines, spell)
+    if kind == "categories":
+        rows = [line.take(2, "word and category, separated by a tab") for line in lines]
+        return CategorySet(name_set(path), tuple(spell(row[0]) for row in rows), tuple(row[1] for row in rows))
 
     rows = [line.take(3, "word1 word2 score") for line in lines]
     scores = tuple(line.parse_score(row[2]) for line, row in zip(lines, rows, strict=True))
@@ -260,7 +283,10 @@ def _find_kind(lines: Sequence[Line]) -> str | None:
         return None
     if lines[0].section() is not None:
         return "analogies"
-    return {3: "similarity", 4: "analogies", 5: "analogies"}.get(len(lines[0].columns()))
+    width = len(lines[0].columns())
+    if width == 2 and "\t" not in lines[0].text:  # Two words without a tab are more likely to be plain text.
+        return None
+    return {2: "categories", 3: "similarity", 4: "analogies", 5: "analogies"}.get(width)
 
 
 def _parse_analogies(name: str, lines: Sequence[Line], spell: _Spell) -> AnalogySet:

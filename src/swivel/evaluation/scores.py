@@ -1,13 +1,16 @@
-"""Scores of vectors on test sets of similarity and analogies.
+"""Scores of vectors on test sets of similarity, analogies and categories.
 
 Similarity is Spearman's rank correlation of the cosines of pairs with human scores. An analogy, "a is to b as c is to
 ?", is answered by the best word of the whole vocabulary; the words of the question and vectors of zeros are never
-answers. `EvaluationConfig` has the rules for unknown words.
+answers. For categories, the known words are clustered by k-means on unit vectors, with as many clusters as categories;
+each cluster is assigned its most frequent category, and purity is the fraction of words whose category is that of
+their cluster. `EvaluationConfig` has the rules for unknown words.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from swivel.errors import ConfigError, EvaluationError
+from swivel.errors import ConfigError, EvaluationError, missing_extra
 from swivel.evaluation.bootstrap import (
     Doubles,
     draw_correlations,
@@ -24,7 +27,7 @@ from swivel.evaluation.bootstrap import (
     rank_correlation,
     share_interval,
 )
-from swivel.evaluation.datasets import AnalogySet, SimilaritySet, TestSet, find_sets, split_set
+from swivel.evaluation.datasets import AnalogySet, CategorySet, SimilaritySet, TestSet, find_sets, split_set
 from swivel.evaluation.download import fetch_sets
 from swivel.evaluation.results import EvaluationConfig, Flags, Report, SetResult
 from swivel.runtime.estimates import check_libraries
@@ -141,6 +144,8 @@ def score_set(
     """Return the result of vectors on a test set of any kind."""
     if isinstance(test_set, SimilaritySet):
         return score_similarity(vectors, test_set, rules)
+    if isinstance(test_set, CategorySet):
+        return score_categories(vectors, test_set, rules)
     return score_analogies(vectors, test_set, rules, progress=progress)
 
 
@@ -320,3 +325,30 @@ def _tally(kind: str, name: str, values: Doubles, rules: EvaluationConfig) -> Se
     interval = share_interval(correct, counted, draws=rules.draws)
     shares = (correct / known, correct / total)
     return SetResult(kind, name, correct / counted, interval, known, total, *shares, values=values)
+
+
+def score_categories(vectors: Vectors, words: CategorySet, rules: EvaluationConfig | None = None) -> SetResult:
+    """Cluster the known words of a set and return the purity of the clusters."""
+    try:
+        from sklearn.cluster import KMeans
+    except ImportError as error:
+        raise missing_extra("sets of categories", "scikit-learn", "evaluate") from error
+
+    rules = rules or EvaluationConfig()
+    ids = np.array(_find_ids(vectors, words.items, rules), np.int64)
+    is_known = ids >= 0
+    names, categories = np.unique(np.array(words.categories)[is_known], return_inverse=True)
+    values = np.where(is_known, 0.0, np.nan)
+    result = SetResult("categories", words.name, None, None, int(is_known.sum()), len(ids), None, None, values=values)
+    if len(names) >= 2:
+        unit = vectors.unit_vectors[ids[is_known]].astype(np.float64)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Equal vectors may leave a cluster empty, which does not affect purity.
+            clusters = KMeans(len(names), n_init=10, random_state=1).fit_predict(unit)
+
+        table = np.zeros((len(names), len(names)), np.int64)
+        np.add.at(table, (clusters, categories), 1)
+        # Of equally frequent categories of a cluster, `argmax` returns the first one.
+        values[is_known] = table.argmax(axis=1)[clusters] == categories
+        result = _tally("categories", words.name, values, dataclasses.replace(rules, unknown="skip"))
+    return dataclasses.replace(result, items=words.items)

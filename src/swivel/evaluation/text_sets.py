@@ -19,7 +19,7 @@ import numpy as np
 
 from swivel.errors import EvaluationError, missing_extra
 from swivel.evaluation.bootstrap import rank_correlation
-from swivel.evaluation.datasets import Line, SimilaritySet, list_set_files, read_lines
+from swivel.evaluation.datasets import CategorySet, Line, SimilaritySet, list_set_files, read_lines
 from swivel.evaluation.download import TEXT_SOURCES, fetch_sets
 from swivel.evaluation.results import draw_figure
 from swivel.runtime.notebook import draw_html
@@ -39,20 +39,6 @@ _INVERSE_PENALTY = 0.01
 _USUAL_TEXTS = 3_000
 _MAX_STEPS = 100
 _EXPECTED = "expected score, text and text, separated by tabs, or label and text, separated by a tab or a space"
-
-
-@dataclass(frozen=True, slots=True)
-class CategorySet:
-    """Texts, and the category that people assigned to each of them."""
-
-    name: str
-    items: tuple[str, ...]
-    categories: tuple[str, ...]
-
-    @property
-    def size(self) -> int:
-        """Number of texts."""
-        return len(self.items)
 
 
 TextSet = SimilaritySet | CategorySet
