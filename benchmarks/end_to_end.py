@@ -33,8 +33,9 @@ from common import (
     write_sets,
 )
 from swivel.counts import open_matrix
-from swivel.evaluation import PAPER_ORDER, evaluate, find_sets
-from swivel.evaluation.datasets import TestSet
+from swivel.evaluation import evaluate
+from swivel.evaluation.datasets import TestSet, find_sets
+from swivel.evaluation.download import PAPER_ORDER
 from swivel.runtime.options import RunOptions
 from swivel.storage.manifest import read_manifest
 from swivel.storage.temporary import remove_tree

@@ -25,8 +25,7 @@ from common import keep, make_parser, parse_arguments, plain_corpus, work_folder
 from experiments.word2vec import Word2vecConfig, train_gensim_model
 from swivel.config import VectorsConfig, stage_config
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.evaluation import find_sets
-from swivel.evaluation.datasets import AnalogySet, SimilaritySet, TestSet
+from swivel.evaluation.datasets import AnalogySet, SimilaritySet, TestSet, find_sets
 from swivel.evaluation.results import EvaluationConfig
 from swivel.evaluation.scores import score_analogies, score_set, score_similarity
 from swivel.runtime.options import RunOptions

@@ -35,12 +35,11 @@ from swivel.evaluation import (
     Report,
     SetResult,
     SimilaritySet,
-    read_sets,
-    score_sets,
     summarize_answers,
     summarize_pairs,
 )
 from swivel.evaluation.datasets import HALVES
+from swivel.evaluation.scores import read_sets, score_sets
 from swivel.runtime.options import RunOptions
 from swivel.storage.manifest import read_manifest
 from swivel.vectors import Vectors, VectorTable

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from swivel.errors import ConfigError, EvaluationError
-from swivel.evaluation import AnalogySet, CategorySet, SimilaritySet, find_sets, read_set, split_set
-from swivel.evaluation.datasets import half_of_pair
+from swivel.evaluation import AnalogySet, CategorySet, SimilaritySet, read_set
+from swivel.evaluation.datasets import find_sets, half_of_pair, split_set
 
 
 def write(path: Path, text: str) -> Path:

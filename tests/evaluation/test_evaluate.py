@@ -16,22 +16,11 @@ from scipy.stats import spearmanr
 from message_recorder import MessageRecorder
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, EvaluationError, MissingExtra
-from swivel.evaluation import (
-    TABLE_HEADER,
-    AnalogySet,
-    CategorySet,
-    EvaluationConfig,
-    SimilaritySet,
-    draw_markdown,
-    evaluate,
-    find_sets,
-    rank_correlation,
-    read_set,
-    score_analogies,
-    score_categories,
-    score_similarity,
-)
-from swivel.evaluation.scores import answer_questions
+from swivel.evaluation import AnalogySet, CategorySet, EvaluationConfig, SimilaritySet, evaluate, read_set
+from swivel.evaluation.bootstrap import rank_correlation
+from swivel.evaluation.datasets import find_sets
+from swivel.evaluation.results import TABLE_HEADER, draw_markdown
+from swivel.evaluation.scores import answer_questions, score_analogies, score_categories, score_similarity
 from swivel.vectors import Vectors, VectorTable
 
 
@@ -397,7 +386,9 @@ def test_files_and_rules_may_be_passed(tmp_path: Path) -> None:
 
 def test_a_set_that_was_not_evaluated_raises_an_error(tmp_path: Path) -> None:
     write_planted(tmp_path)
-    with pytest.raises(EvaluationError, match="no set 'rare_words' was evaluated; the sets are men, kinds, planted, strange"):
+    with pytest.raises(
+        EvaluationError, match="no set 'rare_words' was evaluated; the sets are men, kinds, planted, strange"
+    ):
         evaluate(make_vectors(PLANTED, WORDS), tmp_path)["rare_words"]
 
 

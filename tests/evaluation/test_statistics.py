@@ -15,9 +15,7 @@ from scipy.stats import spearmanr
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import EvaluationError
 from swivel.evaluation import (
-    DIFFERENCE_HEADER,
     AnalogySet,
-    Difference,
     EvaluationConfig,
     Report,
     SetResult,
@@ -27,7 +25,6 @@ from swivel.evaluation import (
     compare_reports,
     summarize_answers,
     summarize_pairs,
-    tabulate_differences,
 )
 from swivel.evaluation.bootstrap import (
     Interval,
@@ -38,6 +35,7 @@ from swivel.evaluation.bootstrap import (
     share_interval,
     two_sided_p,
 )
+from swivel.evaluation.results import DIFFERENCE_HEADER, Difference, tabulate_differences
 
 
 @settings(max_examples=30)

@@ -13,10 +13,10 @@ from click.testing import CliRunner
 from swivel.cli.main import cli
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, EvaluationError, MissingExtra
-from swivel.evaluation import evaluate_texts, read_text_sets, score_texts
+from swivel.evaluation import evaluate_texts
 from swivel.evaluation.datasets import CategorySet, SimilaritySet
 from swivel.evaluation.download import TEXT_SOURCES, fetch_sets
-from swivel.evaluation.text_sets import PLAIN_MEAN, TextReport, TextResult
+from swivel.evaluation.text_sets import PLAIN_MEAN, TextReport, TextResult, read_text_sets, score_texts
 from swivel.vectors import Vectors, VectorTable
 
 PAIRS = "5\tking and and\tqueen\n\tking\tno score\r\n3.5\tking\tqueen queen pear\tignored\n0\tking\tpear\n"

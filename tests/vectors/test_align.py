@@ -45,7 +45,7 @@ def test_rotation_is_orthogonal_and_beats_any_other(rotation: np.ndarray) -> Non
 
 def test_rotation_does_not_depend_on_the_chunk_size(monkeypatch: pytest.MonkeyPatch, rotation: np.ndarray) -> None:
     source = np.random.default_rng(3).normal(size=(50, DIM)).astype(np.float32)
-    monkeypatch.setattr("swivel.vectors.align._CHUNK_ROWS", 7)
+    monkeypatch.setattr("swivel.vectors.vector_table._CHUNK_ROWS", 7)
     np.testing.assert_allclose(find_rotation(source, (source @ rotation).astype(np.float32)), rotation, atol=1e-6)
 
 

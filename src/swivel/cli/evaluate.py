@@ -13,6 +13,8 @@ from swivel.cli.main import cli, open_vectors
 from swivel.cli.render import draw_table, show
 from swivel.cli.tables import matrix_option, table_options
 from swivel.cli.terminal import print_result, shown
+from swivel.evaluation import results, text_sets
+from swivel.evaluation.table_ranking import RankingReport
 from swivel.runtime.options import RunOptions
 
 USED_WITH_TABLES = {"held_out", "matrix", "fields", "header", "k"}
@@ -74,7 +76,7 @@ def evaluate(
     if texts:
         refuse_idle_options(lambda name: name not in {"vectors", *USED_WITH_TEXTS}, where="with --texts")
         scored = evaluation.evaluate_texts(open_vectors(vectors), places or None, progress=options.progress)
-        show(scored.to_dict(), lambda: draw(evaluation.TEXT_TABLE_HEADER, scored.table()))
+        show(scored.to_dict(), lambda: draw(text_sets.TEXT_TABLE_HEADER, scored.table()))
         return
 
     refuse_idle_options(lambda name: name in USED_WITH_TABLES, where="without --held-out")
@@ -92,20 +94,20 @@ def evaluate(
         result["against"] = {path: [each.to_dict() for each in comparisons] for path, comparisons in compared.items()}
 
     def draw_all() -> None:
-        draw(evaluation.TABLE_HEADER, report.table(sections=sections))
+        draw(results.TABLE_HEADER, report.table(sections=sections))
         for name, comparisons in compared.items():
             print_result("", f"against {name}:", "")
-            draw(evaluation.DIFFERENCE_HEADER, evaluation.tabulate_differences(comparisons))
+            draw(results.DIFFERENCE_HEADER, results.tabulate_differences(comparisons))
 
     show(result, draw_all)
 
 
 def _draw_markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     cells = [list(map(shown, row)) for row in rows]
-    print_result(*evaluation.draw_markdown(header, cells).split("\n"))
+    print_result(*results.draw_markdown(header, cells).split("\n"))
 
 
-def _show_ranking(report: evaluation.RankingReport) -> None:
+def _show_ranking(report: RankingReport) -> None:
     k = report.k
     values = {f"recall@{k}": report.recall, f"NDCG@{k}": report.ndcg, f"MAP@{k}": report.map}
     values |= {f"recall@{k}, {name} columns": recall for name, recall in report.by_popularity.items()}

@@ -19,7 +19,9 @@ from swivel._version import __version__
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix
 from swivel.errors import MissingExtra
-from swivel.evaluation import EvaluationConfig, SetResult, read_bundled, score_analogies
+from swivel.evaluation import EvaluationConfig, SetResult
+from swivel.evaluation.datasets import read_bundled
+from swivel.evaluation.scores import score_analogies
 from swivel.reports.html import (
     write_details,
     write_facts,

@@ -18,7 +18,6 @@ from swivel.runtime.notebook import draw_html
 from swivel.runtime.options import RunOptions
 from swivel.storage.files import create_folder
 from swivel.storage.overlap import is_own_folder
-from swivel.vectors.align import fit_rotation
 from swivel.vectors.expressions import Query, as_tokens, explain_zero, resolve_query
 from swivel.vectors.folder import STAGE, read_vectors, write_vectors
 from swivel.vectors.search import (
@@ -33,7 +32,15 @@ from swivel.vectors.search import (
 )
 from swivel.vectors.subwords import Guess, Guesser, Subwords, fit_subwords
 from swivel.vectors.text_encoder import SMOOTHING, TextEncoder
-from swivel.vectors.vector_table import VectorTable, check_tables, check_text, fingerprint_vectors, freeze_array
+from swivel.vectors.vector_table import (
+    VectorTable,
+    check_tables,
+    check_text,
+    find_rotation,
+    fingerprint_vectors,
+    freeze_array,
+    shared_words,
+)
 
 METHODS = ("3cosadd", "3cosmul")
 QUERIES_PER_BATCH = 1_024
@@ -499,7 +506,23 @@ class Vectors:
             The words used to fit the rotation: a list, or the number of most frequent shared words. By default all
             shared words, each scaled to length 1.
         """
-        rotation = fit_rotation(self, other, words)
+        if self.dim != other.dim:
+            raise ConfigError(
+                f"cannot align vectors of {self.dim} and {other.dim} dimensions: train both with the same dim"
+            )
+        if isinstance(words, (str, bool)) or (isinstance(words, int) and words < 1):
+            raise ConfigError(
+                f"words must be a list of words or a positive number of most frequent words, got {words!r}"
+            )
+
+        if words is None or isinstance(words, int):
+            words = shared_words(self.vocabulary, other.vocabulary)[:words]
+        own, others = (each.unit_vectors[each.find_rows(words)] for each in (self, other))
+        if len(words) < self.dim:
+            raise ConfigError(
+                f"{len(words):,} words do not determine a rotation in {self.dim} dimensions: use more words"
+            )
+        rotation = find_rotation(own, others)
         rotated = (self.vectors @ rotation).astype(np.float32)
         # The axes of "parts" can be recovered from the vectors; sums of rows and columns cannot.
         settings = dict(self.settings)

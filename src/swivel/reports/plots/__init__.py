@@ -4,7 +4,7 @@ The `plot_...` functions return matplotlib Figures, which `save_figure` writes t
 is imported when a figure is drawn. pyplot and its global state are not used.
 """
 
-from swivel.evaluation import Point as Point
+from swivel.evaluation.results import Point as Point
 from swivel.reports.plots.frequency import make_curves as make_curves
 from swivel.reports.plots.frequency import plot_differences as plot_differences
 from swivel.reports.plots.frequency import plot_frequency as plot_frequency
