@@ -114,8 +114,3 @@ def test_models_that_cannot_be_aligned_raise_errors(other: Vectors, words: objec
 def test_an_anchor_must_be_in_both_vocabularies() -> None:
     with pytest.raises(UnknownToken, match="'zebra' is not in the vocabulary"):
         make().align(make(), words=["w1", "zebra"])
-
-
-def test_arrays_of_different_shape_raise_an_error() -> None:
-    with pytest.raises(ConfigError, match="must have the same shape"):
-        find_rotation(np.zeros((3, 2), np.float32), np.zeros((4, 2), np.float32))

@@ -206,7 +206,8 @@ def test_loaded_values_are_mapped_not_read(tmp_path: Path) -> None:
 def test_loading_and_searching_import_only_numpy(tmp_path: Path) -> None:
     make_model().save(tmp_path)
     program = (
-        "import sys, swivel.vectors; v = swivel.vectors.load(sys.argv[1]); v.nearest('the'); v.score('the', 'd');"
+        "import sys, swivel.vectors; v = swivel.vectors.Vectors.load(sys.argv[1]); v.nearest('the');"
+        "v.score('the', 'd');"
         "print([m for m in ('torch', 'numba', 'scipy', 'safetensors') if m in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)

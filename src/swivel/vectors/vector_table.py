@@ -111,10 +111,15 @@ def find_rotation(source: Floats, target: Floats) -> NDArray[np.float64]:
     >>> find_rotation(words, words @ quarter).round(6).tolist()
     [[0.0, 1.0], [-1.0, 0.0]]
     """
-    if source.shape != target.shape:
-        raise ConfigError(f"source and target must have the same shape, got {source.shape} and {target.shape}")
+    dim = source.shape[1]
+    if dim != target.shape[1]:
+        raise ConfigError(
+            f"cannot align vectors of {dim} and {target.shape[1]} dimensions: train both with the same dim"
+        )
+    if len(source) < dim:
+        raise ConfigError(f"{len(source):,} words do not determine a rotation in {dim} dimensions: use more words")
 
-    product = np.zeros((source.shape[1], source.shape[1]))
+    product = np.zeros((dim, dim))
     for start in range(0, len(source), _CHUNK_ROWS):
         piece = slice(start, start + _CHUNK_ROWS)
         product += source[piece].astype(np.float64).T @ target[piece].astype(np.float64)
@@ -132,3 +137,10 @@ def shared_words(a: Vocabulary, b: Vocabulary) -> list[str]:
     """
     both = [(max(number, b.ids[word]), number, word) for number, word in enumerate(a.tokens) if word in b]
     return [word for _, _, word in sorted(both)]
+
+
+def choose_anchors(a: Vocabulary, b: Vocabulary, words: Sequence[str] | int | None) -> Sequence[str]:
+    """Return the words that fix a rotation: those given, the N most frequent shared ones, or all shared."""
+    if isinstance(words, (str, bool)) or (isinstance(words, int) and words < 1):
+        raise ConfigError(f"words must be a list of words or a positive number of most frequent words, got {words!r}")
+    return shared_words(a, b)[:words] if words is None or isinstance(words, int) else words

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import islice
@@ -18,15 +19,18 @@ from swivel.runtime.notebook import draw_html
 from swivel.runtime.options import RunOptions
 from swivel.storage.files import create_folder
 from swivel.storage.overlap import is_own_folder
-from swivel.vectors.expressions import Query, as_tokens, explain_zero, resolve_query
 from swivel.vectors.folder import STAGE, read_vectors, write_vectors
 from swivel.vectors.search import (
     Floats,
+    Query,
+    as_tokens,
     best_ids,
     best_rows,
     check_count,
     check_scores,
     check_search,
+    check_vector,
+    read_query,
     scale_to_unit,
     score_3cosmul,
 )
@@ -36,14 +40,15 @@ from swivel.vectors.vector_table import (
     VectorTable,
     check_tables,
     check_text,
+    choose_anchors,
     find_rotation,
     fingerprint_vectors,
     freeze_array,
-    shared_words,
 )
 
 METHODS = ("3cosadd", "3cosmul")
 QUERIES_PER_BATCH = 1_024
+NO_NEIGHBORS = "{!r} has no neighbors: it has no co-occurrences, so its vector is zero"
 
 
 class Neighbor(NamedTuple):
@@ -95,10 +100,9 @@ class Vectors:
         settings: Mapping[str, Mapping[str, Any]] | None = None,
         facts: Mapping[str, Any] | None = None,
     ) -> None:
-        is_rows = vectors is None or vectors is rows.values
         self._rows = rows.freeze()
         self._columns = None if columns is None else columns.freeze()
-        self._vectors = self._rows.values if vectors is None or is_rows else freeze_array(vectors)
+        self._vectors = self._rows.values if vectors is None or vectors is rows.values else freeze_array(vectors)
         self._subwords = subwords
         self.shift = float(shift)
         self.columns_per_row = int(columns_per_row)
@@ -309,7 +313,19 @@ class Vectors:
         minus
             Tokens to subtract.
         """
-        return np.array(resolve_query(self, query, minus)[0])
+        return np.array(self._resolve(query, minus)[0])
+
+    def _resolve(self, query: Query, minus: str | Iterable[str] = ()) -> tuple[Floats, list[int], list[int]]:
+        """Return the vector of a query, the ids of the tokens that it adds, and of those that it subtracts."""
+        added, subtracted = read_query(query, minus, self.vocabulary)
+        plus = self.find_rows(added or ())
+        less = self.find_rows(subtracted)
+        if len(plus) == 1 and not less:
+            return np.asarray(self.unit_vectors[plus[0]]), plus, less  # the usual case, quickly
+
+        # Unit vectors: a frequent word with a long vector must not dominate the sum.
+        total = check_vector(query, self.dim) if added is None else self.unit_vectors[plus].sum(axis=0)
+        return np.asarray(total - self.unit_vectors[less].sum(axis=0)), plus, less
 
     def nearest(
         self,
@@ -360,14 +376,16 @@ class Vectors:
             raise ConfigError(f"among must be 'rows' or 'columns', got {among!r}", argument="among")
 
         try:
-            total, plus, less = resolve_query(self, query, minus)
+            total, plus, less = self._resolve(query, minus)
         except UnknownToken as error:
             if self.subwords is None or not isinstance(query, str) or " " in query:
                 raise
             raise UnknownToken(f"{error} (pass guess=True for a guess from its spelling)") from None
         direction = scale_to_unit(total[None])[0]
         if not direction.any():
-            raise explain_zero(self, plus, less)
+            if len(plus) == 1 and not less:
+                raise ConfigError(NO_NEIGHBORS.format(self.vocabulary[plus[0]]))
+            raise ConfigError("the query has no neighbors: its vector is zero")
         scores = self.unit_vectors @ direction
         best = self.rank_rows(scores, plus + less, count)
         return self._name_rows(best, scores[best])
@@ -394,7 +412,7 @@ class Vectors:
         answers: list[list[Neighbor]] = []
         remaining = iter(queries)
 
-        while batch := [resolve_query(self, query) for query in islice(remaining, QUERIES_PER_BATCH)]:
+        while batch := [self._resolve(query) for query in islice(remaining, QUERIES_PER_BATCH)]:
             directions = scale_to_unit(np.stack([total for total, _, _ in batch]))
             excluded = [plus + less for _, plus, less in batch]
             best = best_rows(self.unit_vectors, directions, count, biases=biases, excluded=excluded)
@@ -506,29 +524,16 @@ class Vectors:
             The words used to fit the rotation: a list, or the number of most frequent shared words. By default all
             shared words, each scaled to length 1.
         """
-        if self.dim != other.dim:
-            raise ConfigError(
-                f"cannot align vectors of {self.dim} and {other.dim} dimensions: train both with the same dim"
-            )
-        if isinstance(words, (str, bool)) or (isinstance(words, int) and words < 1):
-            raise ConfigError(
-                f"words must be a list of words or a positive number of most frequent words, got {words!r}"
-            )
-
-        if words is None or isinstance(words, int):
-            words = shared_words(self.vocabulary, other.vocabulary)[:words]
-        own, others = (each.unit_vectors[each.find_rows(words)] for each in (self, other))
-        if len(words) < self.dim:
-            raise ConfigError(
-                f"{len(words):,} words do not determine a rotation in {self.dim} dimensions: use more words"
-            )
-        rotation = find_rotation(own, others)
+        anchors = choose_anchors(self.vocabulary, other.vocabulary, words)
+        rotation = find_rotation(*(each.unit_vectors[each.find_rows(anchors)] for each in (self, other)))
         rotated = (self.vectors @ rotation).astype(np.float32)
         # The axes of "parts" can be recovered from the vectors; sums of rows and columns cannot.
         settings = dict(self.settings)
         if settings.get("vectors", {}).get("combine") != "parts":
             settings.pop("vectors", None)
-        subwords = self.subwords and self.subwords.rotate(rotation)
+        subwords = self.subwords
+        if subwords is not None:
+            subwords = dataclasses.replace(subwords, table=np.asarray(subwords.table @ rotation, np.float32))
         return self.replace(vectors=rotated, subwords=subwords, settings=settings)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
@@ -566,13 +571,13 @@ class Vectors:
 
     def _nearest_columns(self, query: Query, minus: str | Iterable[str], count: int) -> list[Neighbor]:
         columns = self._need_columns()
-        _, plus, less = resolve_query(self, query, minus)
+        _, plus, less = self._resolve(query, minus)
         if len(plus) != 1 or less:
             raise ConfigError("among='columns' needs one row token as query: a sum of tokens has no score")
 
         row_id = plus[0]
         if not self.rows[row_id].any():
-            raise explain_zero(self, plus, less)
+            raise ConfigError(NO_NEIGHBORS.format(self.vocabulary[row_id]))
 
         scores = self._score_columns(row_id, slice(None))
         scores[self.zero_columns] = -np.inf
@@ -591,6 +596,3 @@ class Vectors:
                 "these vectors have no columns and therefore no scores: load a folder written by swivel train"
             )
         return columns
-
-
-load = Vectors.load
