@@ -20,7 +20,7 @@ from swivel.reports import plots
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.storage.overlap import check_output_file, refuse_overlap
-from swivel.vectors import Vectors, load
+from swivel.vectors import Vectors
 from swivel.vectors.formats import find_vectors
 
 output_file = output_option("picture to write: .png, .svg or .pdf", metavar="FILE")
@@ -124,4 +124,4 @@ def _open_run(vectors: str) -> Vectors:
     path = find_vectors(vectors)
     if not path.is_dir():
         raise StorageError(f"{vectors}: a file says nothing of its training; open the folder that training wrote")
-    return load(path)
+    return Vectors.load(path)

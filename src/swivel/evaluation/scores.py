@@ -121,7 +121,14 @@ def score_sets(
     EvaluationError
         If no item of any set is known.
     """
-    results = tuple(score_set(vectors, test_set, rules, progress=progress) for test_set in sets)
+    results = []
+    for each in sets:
+        if isinstance(each, SimilaritySet):
+            results.append(score_similarity(vectors, each, rules))
+        elif isinstance(each, CategorySet):
+            results.append(score_categories(vectors, each, rules))
+        else:
+            results.append(score_analogies(vectors, each, rules, progress=progress))
 
     # A set in another language, or with capital letters, has no known word. That is an error only if all are so.
     unknown = [result.name for result in results if result.known == 0]
@@ -135,18 +142,7 @@ def score_sets(
     for name in unknown:
         progress.message(f"{name}: no item is in the vocabulary")
 
-    return results
-
-
-def score_set(
-    vectors: Vectors, test_set: TestSet, rules: EvaluationConfig, *, progress: Progress = SILENT
-) -> SetResult:
-    """Return the result of vectors on a test set of any kind."""
-    if isinstance(test_set, SimilaritySet):
-        return score_similarity(vectors, test_set, rules)
-    if isinstance(test_set, CategorySet):
-        return score_categories(vectors, test_set, rules)
-    return score_analogies(vectors, test_set, rules, progress=progress)
+    return tuple(results)
 
 
 def _count_known(vectors: Vectors, rules: EvaluationConfig) -> int:

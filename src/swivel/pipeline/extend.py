@@ -35,7 +35,7 @@ from swivel.storage.files import create_folder
 from swivel.storage.manifest import fingerprint, open_array
 from swivel.storage.output_folder import output_folder
 from swivel.storage.temporary import scratch_folder
-from swivel.vectors import Vectors, VectorTable, combine_vectors, load, recover_axes
+from swivel.vectors import Vectors, VectorTable, combine_vectors, recover_axes
 from swivel.vectors.folder import write_vectors
 from swivel.vectors.formats import as_vectors
 from swivel.vectors.subwords import blend, unblend
@@ -109,7 +109,7 @@ def extend(
             if word_list is not None:
                 inputs["vocabulary"] = fingerprint(list(word_list))
             if output.has_result("vectors", {"config": config, "inputs": inputs}, is_comparable=can_compare(inputs)):
-                return load(path)
+                return Vectors.load(path)
 
         with output.working() as folder:
             with scratch_folder(folder) as scratch:
@@ -119,7 +119,7 @@ def extend(
                 return result
             with create_folder(path, "vectors", overwrite=options.overwrite) as writer:
                 write_vectors(writer, result, config=config, inputs=inputs, facts=to_facts(digests))
-        return load(path)
+        return Vectors.load(path)
 
 
 def _open_trained(vectors: Vectors | str | Path) -> Vectors:

@@ -35,7 +35,7 @@ from swivel.reports.plots import draw_figure, plot_epochs, plot_map
 from swivel.reports.plots.style import short_number
 from swivel.runtime.resources import count_cores
 from swivel.storage.files import write_file
-from swivel.vectors import Neighbor, Vectors, VectorTable, load
+from swivel.vectors import Neighbor, Vectors, VectorTable
 from swivel.vectors.projection import compute_umap, fit_to_frame, reduce_vectors, weigh_labels
 from swivel.vectors.search import scale_to_unit
 
@@ -201,7 +201,7 @@ def write_report(
     >>> len(run.epochs), [asked.word for asked in run.asked]
     (2, ['milk', 'sugar', 'tea'])
     """
-    loaded = load(vectors) if isinstance(vectors, (str, Path)) else vectors
+    loaded = Vectors.load(vectors) if isinstance(vectors, (str, Path)) else vectors
     run = summarize_run(loaded, matrix)
     write_file(Path(out), compose_run(run, draw_figures(run.map, run.epochs), seconds or {}).encode())
     return run

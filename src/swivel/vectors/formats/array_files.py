@@ -1,7 +1,10 @@
-"""Files of arrays: `NAME.npy` with the words in `NAME.vocabulary.txt`, everything in one `.npz`, or safetensors.
+"""Files of arrays: `NAME.npy` with the words in `NAME.vocabulary.txt`, one `.npz`, safetensors, or text.
 
 A safetensors file has a float32 tensor `vectors` of shape (words, dimensions). The header's metadata has `words` and
 `counts` as JSON lists. Values are memory-mapped.
+
+The folder of the TensorBoard projector has `vectors.tsv`, `metadata.tsv` and `projector_config.pbtxt`. `metadata.tsv`
+has one label per line. If counts are known it has a second column, and then a header line, as the projector requires.
 
 Pickles are never loaded. The size of an array is compared with the size of the file before memory is allocated.
 """
@@ -10,6 +13,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -22,11 +26,20 @@ from numpy.typing import NDArray
 from swivel.corpus.vocabulary import escape, unescape
 from swivel.errors import StorageError, VocabularyError
 from swivel.runtime.estimates import check_memory
-from swivel.storage.files import create_file, create_pair, write_arrays
+from swivel.storage.files import build_folder, create_file, create_pair, write_arrays, write_file
 from swivel.storage.npy import ArrayHeader, map_array, read_array_header, write_array
 from swivel.storage.safetensors import Tensors, make_header, map_tensors, write_tensors
 from swivel.vectors import Vectors
-from swivel.vectors.formats.validate import FREE, check_names, is_count, make_vectors, read_lines, reading, shown
+from swivel.vectors.formats.validate import (
+    FREE,
+    check_names,
+    is_count,
+    make_vectors,
+    read_lines,
+    reading,
+    refuse_labels,
+    shown,
+)
 from swivel.vectors.search import LABEL_BYTES, Floats
 
 _WORDS_SUFFIX = ".vocabulary.txt"  # of the vocabulary file next to an `.npy` file
@@ -35,6 +48,15 @@ _ARRAYS = ("vectors", "words", "counts")
 _TENSOR = "vectors"
 _MAX_HEADER_BYTES = 100_000_000  # limit of the safetensors library
 _MAX_PADDED_BYTES = 1 << 30  # npz pads all words to the longest; up to this size that is acceptable
+PROJECTOR_VECTORS = "vectors.tsv"
+_METADATA = "metadata.tsv"
+_HEADER = "word\tcount"
+_CONFIG = f"""embeddings {{
+  tensor_name: "swivel"
+  tensor_path: "{PROJECTOR_VECTORS}"
+  metadata_path: "{_METADATA}"
+}}
+"""
 
 
 def npy_outputs(vectors: Vectors, path: Path) -> tuple[Path, ...]:
@@ -209,3 +231,45 @@ def read_tensors(path: Path) -> Tensors:
     """Return the float matrices of a safetensors file, memory-mapped read-only; other tensors are skipped."""
     with reading(path, "a safetensors file"):
         return map_tensors(path)
+
+
+def write_projector(vectors: Vectors, path: Path) -> None:
+    """Write a folder for `tensorboard --logdir`; projector.tensorflow.org loads its two tables."""
+    refuse_labels(vectors.vocabulary, "\t\n\r", "projector")
+    vocabulary = vectors.vocabulary
+    lines = list(vocabulary)
+    if vocabulary.counts.any():
+        pairs = zip(vocabulary, vocabulary.counts, strict=True)
+        lines = [_HEADER, *(f"{word}\t{count}" for word, count in pairs)]
+
+    with build_folder(path) as folder:
+        write_file(folder / _METADATA, "".join(line + "\n" for line in lines).encode())
+        write_file(folder / "projector_config.pbtxt", _CONFIG.encode())
+        with create_file(folder / PROJECTOR_VECTORS) as file:
+            file.writelines(("\t".join(map(str, row)) + "\n").encode() for row in vectors.vectors)
+
+
+def read_projector(path: Path) -> Vectors:
+    """Read the two tables; `metadata.tsv` has a header if it has one line more than there are vectors."""
+    metadata = path / _METADATA
+    # loadtxt would skip empty lines, and the labels after them would be those of other vectors.
+    rows = (line or "empty line" for line in read_lines(path / PROJECTOR_VECTORS))
+    with reading(path / PROJECTOR_VECTORS, "a table of numbers"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about no lines at all
+        values = np.loadtxt(rows, np.float32, comments=None, delimiter="\t", ndmin=2)
+    lines = list(read_lines(metadata))
+
+    has_header = len(lines) == len(values) + 1
+    if len(lines) != len(values) + has_header:
+        raise StorageError(f"{metadata}: {len(lines):,} lines, but {len(values):,} vectors")
+
+    fields = [line.split("\t") for line in lines[has_header:]]
+    words = [field[0] for field in fields]
+    if not has_header or lines[0] != _HEADER:
+        return make_vectors(metadata, words, values)
+
+    for number, field in enumerate(fields, 2):
+        if len(field) != 2 or not is_count(field[1]):
+            raise StorageError(f"{metadata}, line {number:,}: expected a word, a tab and a count")
+
+    return make_vectors(metadata, words, values, np.array([int(count) for _, count in fields], np.int64))

@@ -25,7 +25,6 @@ from swivel.vectors.formats import (
     arrow_parquet,
     fasttext_binary,
     gensim,
-    projector,
     static_models,
     word2vec,
 )
@@ -54,7 +53,7 @@ FORMATS = {
     "safetensors": Format(array_files.read_safetensors, array_files.write_safetensors, (".safetensors",)),
     "parquet": Format(arrow_parquet.read_parquet, arrow_parquet.write_parquet, (".parquet", ".pq")),
     "arrow": Format(arrow_parquet.read_arrow, arrow_parquet.write_arrow, (".arrow", ".feather")),
-    "projector": Format(projector.read_projector, projector.write_projector, is_folder=True),
+    "projector": Format(array_files.read_projector, array_files.write_projector, is_folder=True),
     "sentence-transformers": Format(
         static_models.read_static, static_models.write_sentence_transformers, is_folder=True
     ),
@@ -166,7 +165,7 @@ def _recognize_folder(path: Path) -> str:
         return "swivel"
     if static_models.find_tokenizer(path).exists():
         return "model2vec"
-    return "projector" if (path / projector.VECTORS).exists() else "swivel"
+    return "projector" if (path / array_files.PROJECTOR_VECTORS).exists() else "swivel"
 
 
 def _is_binary(start: bytes, suffix: str) -> bool:
