@@ -18,8 +18,7 @@ from swivel.errors import ConfigError
 from swivel.runtime.options import RunOptions
 from swivel.storage.overlap import refuse_overlap
 from swivel.vectors import comparison, formats
-from swivel.vectors.formats import find_vectors
-from swivel.vectors.formats.registry import FORMATS
+from swivel.vectors.formats import FORMATS, find_vectors
 from swivel.vectors.search import check_count
 
 _SIDE_HELP = "the vectors, or the trained columns by their own labels, as the tags of a table of packages and tags"

@@ -22,18 +22,8 @@ from numpy.typing import NDArray
 from swivel.config import FLAG, NATURAL, POSITIVE_INT, check_fields, config_field, one_of
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import EvaluationError
-from swivel.evaluation.bootstrap import (
-    DRAWS,
-    SEED,
-    Doubles,
-    Interval,
-    draw_correlations,
-    draw_share_differences,
-    percentile_interval,
-    rank_correlation,
-    share_interval,
-    two_sided_p,
-)
+from swivel.evaluation import bootstrap
+from swivel.evaluation.bootstrap import DRAWS, SEED, Doubles, Interval
 from swivel.evaluation.datasets import HALVES, FourWords
 from swivel.runtime.notebook import draw_html
 from swivel.vectors.vectors import METHODS
@@ -250,19 +240,19 @@ def _compare(first: SetResult, second: SetResult, counts_unknown: bool, draws: i
     differences = np.empty(0)
     if first.kind == "similarity":
         scores = first.scores[is_in_both]
-        figures = rank_correlation(one, scores), rank_correlation(other, scores)
-        resampled = draw_correlations([one, other], scores, draws=draws, seed=seed)
+        figures = bootstrap.rank_correlation(one, scores), bootstrap.rank_correlation(other, scores)
+        resampled = bootstrap.draw_correlations([one, other], scores, draws=draws, seed=seed)
         differences = resampled[0] - resampled[1]
     elif len(one):
         figures = float(one.mean()), float(other.mean())
-        differences = draw_share_differences(one == 1, other == 1, draws=draws, seed=seed)
+        differences = bootstrap.draw_share_differences(one == 1, other == 1, draws=draws, seed=seed)
 
     difference = interval = p_value = None
     if figures[0] is not None and figures[1] is not None:
         difference = figures[0] - figures[1]
-        interval = percentile_interval(differences)
+        interval = bootstrap.percentile_interval(differences)
     if interval is not None:
-        p_value = two_sided_p(differences)
+        p_value = bootstrap.two_sided_p(differences)
     return Difference(first.name, first.kind, *figures, difference, interval, p_value, len(one))
 
 
@@ -339,11 +329,11 @@ def _make_points(first: SetResult, second: SetResult | None, counts: Counts, at_
         is_member = (steps >= start) & (steps < stop)
         is_right = first.is_right[is_member]
         figure = float(is_right.mean())
-        interval = share_interval(int(is_right.sum()), len(is_right))
+        interval = bootstrap.share_interval(int(is_right.sum()), len(is_right))
         if second is not None:
             others = second.is_right[is_member]
             figure -= float(others.mean())
-            interval = percentile_interval(draw_share_differences(is_right, others))
+            interval = bootstrap.percentile_interval(bootstrap.draw_share_differences(is_right, others))
 
         low, high = interval or (figure, figure)
         points.append(Point(float(logs[is_member].mean()), figure, low, high, len(is_right)))

@@ -20,13 +20,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from swivel.errors import ConfigError, EvaluationError, missing_extra
-from swivel.evaluation.bootstrap import (
-    Doubles,
-    draw_correlations,
-    percentile_interval,
-    rank_correlation,
-    share_interval,
-)
+from swivel.evaluation import bootstrap
+from swivel.evaluation.bootstrap import Doubles
 from swivel.evaluation.datasets import AnalogySet, CategorySet, SimilaritySet, TestSet, find_sets, split_set
 from swivel.evaluation.download import fetch_sets
 from swivel.evaluation.results import EvaluationConfig, Flags, Report, SetResult
@@ -201,13 +196,13 @@ def summarize_pairs(
 
     figure = interval = known_only = all_items = None
     if known:
-        figure = rank_correlation(values[is_counted], scores[is_counted])
-        all_items = rank_correlation(np.nan_to_num(values), scores)
+        figure = bootstrap.rank_correlation(values[is_counted], scores[is_counted])
+        all_items = bootstrap.rank_correlation(np.nan_to_num(values), scores)
     if is_counted.sum() == known:
         known_only = figure
     if figure is not None:
-        resampled = draw_correlations([values[is_counted]], scores[is_counted], draws=draws)
-        interval = percentile_interval(resampled[0])
+        resampled = bootstrap.draw_correlations([values[is_counted]], scores[is_counted], draws=draws)
+        interval = bootstrap.percentile_interval(resampled[0])
 
     figures = (figure, interval, known, pairs.size, known_only, all_items)
     return SetResult("similarity", pairs.name, *figures, values=values, scores=scores, items=pairs.pairs)
@@ -318,7 +313,7 @@ def _tally(kind: str, name: str, values: Doubles, rules: EvaluationConfig) -> Se
 
     # The paper counts a question with an unknown word as wrong: a small vocabulary is no advantage.
     counted = total if rules.unknown == "wrong" else known
-    interval = share_interval(correct, counted, draws=rules.draws)
+    interval = bootstrap.share_interval(correct, counted, draws=rules.draws)
     shares = (correct / known, correct / total)
     return SetResult(kind, name, correct / counted, interval, known, total, *shares, values=values)
 
