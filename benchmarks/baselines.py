@@ -36,8 +36,7 @@ from experiments.word2vec import Word2vecConfig, describe_settings, train_gensim
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix
 from swivel.evaluation import Report, evaluate
-from swivel.evaluation.datasets import SimilaritySet, find_sets
-from swivel.evaluation.download import PAPER_ORDER
+from swivel.evaluation.datasets import PAPER_ORDER, SimilaritySet, find_sets
 from swivel.evaluation.results import EvaluationConfig
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import ForwardingProgress, Task

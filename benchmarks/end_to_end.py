@@ -34,8 +34,7 @@ from common import (
 )
 from swivel.counts import open_matrix
 from swivel.evaluation import evaluate
-from swivel.evaluation.datasets import TestSet, find_sets
-from swivel.evaluation.download import PAPER_ORDER
+from swivel.evaluation.datasets import PAPER_ORDER, TestSet, find_sets
 from swivel.runtime.options import RunOptions
 from swivel.storage.manifest import read_manifest
 from swivel.storage.temporary import remove_tree

@@ -14,8 +14,7 @@ from swivel.cli.main import cli
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, EvaluationError, MissingExtra
 from swivel.evaluation import evaluate_texts
-from swivel.evaluation.datasets import CategorySet, SimilaritySet
-from swivel.evaluation.download import TEXT_SOURCES, fetch_sets
+from swivel.evaluation.datasets import TEXT_SOURCES, CategorySet, SimilaritySet, fetch_sets
 from swivel.evaluation.text_sets import PLAIN_MEAN, TextReport, TextResult, read_text_sets, score_texts
 from swivel.vectors import Vectors, VectorTable
 

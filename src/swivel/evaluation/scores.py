@@ -22,8 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from swivel.errors import ConfigError, EvaluationError, missing_extra
 from swivel.evaluation import bootstrap
 from swivel.evaluation.bootstrap import Doubles
-from swivel.evaluation.datasets import AnalogySet, CategorySet, SimilaritySet, TestSet, find_sets, split_set
-from swivel.evaluation.download import fetch_sets
+from swivel.evaluation.datasets import AnalogySet, CategorySet, SimilaritySet, TestSet, fetch_sets, find_sets, split_set
 from swivel.evaluation.results import EvaluationConfig, Flags, Report, SetResult
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.parallel import run_in_chunks
@@ -140,15 +139,10 @@ def score_sets(
     return tuple(results)
 
 
-def _count_known(vectors: Vectors, rules: EvaluationConfig) -> int:
-    """Return the number of words that count as known; these are the first ones."""
-    return len(vectors) if rules.top is None else min(rules.top, len(vectors))
-
-
 def _find_ids(vectors: Vectors, words: tuple[str, ...], rules: EvaluationConfig) -> list[int]:
     """Return the ids of words, with -1 for words that do not count as known."""
     ids = vectors.vocabulary.ids
-    limit = _count_known(vectors, rules)
+    limit = len(vectors) if rules.top is None else min(rules.top, len(vectors))
 
     # Words are sorted by frequency: the first `limit` are the most frequent ones.
     numbers = [ids.get(word, limit) for word in words]
@@ -165,7 +159,7 @@ def score_similarity(vectors: Vectors, pairs: SimilaritySet, rules: EvaluationCo
     rows = vectors.unit_vectors[np.maximum(ids, 0)].astype(np.float64)
     rows[ids < 0] = 0
     if rules.unknown_pairs == "mean":
-        mean = vectors.vectors[: _count_known(vectors, rules)].mean(axis=0, dtype=np.float64)
+        mean = vectors.vectors[: rules.top].mean(axis=0, dtype=np.float64)
         rows[ids < 0] = scale_to_unit(mean[None])
     elif rules.unknown_pairs == "guess" and not is_known.all():
         unknown = [pair[side] for pair, row in zip(pairs.pairs, ids, strict=True) for side in (0, 1) if row[side] < 0]
