@@ -156,7 +156,7 @@ def test_the_error_without_a_network_names_published_and_stored_files(
     def fail(sources: object, *, progress: object, title: str) -> None:
         raise EvaluationError(f"no network for {title}")
 
-    monkeypatch.setattr("swivel.evaluation.text_sets.fetch_sets", fail)
+    monkeypatch.setattr("swivel.evaluation.datasets.fetch_sets", fail)
     with pytest.raises(EvaluationError, match="no network for the sets of texts"):
         evaluate_texts(vectors, progress=False)
 
