@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from swivel.evaluation import Report, SetResult, split_set, summarize_answers, summarize_pairs
-from swivel.evaluation.datasets import AnalogySet, SimilaritySet, TestSet
+from swivel.evaluation import Report, SetResult, summarize_answers, summarize_pairs
+from swivel.evaluation.datasets import AnalogySet, SimilaritySet, TestSet, split_set
 from swivel.evaluation.results import EvaluationConfig
 
 HALVES = (None, "tune", "report")  # all items, those that settings were chosen on, and the others

@@ -35,8 +35,8 @@ from experiments.glove import GloveConfig, train_glove
 from experiments.word2vec import Word2vecConfig, describe_settings, train_gensim_model, vectors_of_words
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix
-from swivel.evaluation import PAPER_ORDER, Report, evaluate, find_sets
-from swivel.evaluation.datasets import SimilaritySet
+from swivel.evaluation import Report, evaluate
+from swivel.evaluation.datasets import PAPER_ORDER, SimilaritySet, find_sets
 from swivel.evaluation.results import EvaluationConfig
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import ForwardingProgress, Task

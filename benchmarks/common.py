@@ -143,7 +143,7 @@ def write_corpus(folder: Path) -> Path:
 
 def write_sets(folder: Path) -> Path:
     """Write the eight evaluation sets, tiny and over the words of `write_text`, and return their folder."""
-    from swivel.evaluation import PAPER_ORDER
+    from swivel.evaluation.datasets import PAPER_ORDER
 
     rng = np.random.default_rng(2)
     sets = folder / "sets"

@@ -30,7 +30,7 @@ from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Progress
 from swivel.storage.manifest import read_manifest
 from swivel.training.loop import train_matrix
-from swivel.vectors import load
+from swivel.vectors import Vectors
 
 MEASURES = (
     "swivel.training.checkpoint",
@@ -107,7 +107,7 @@ def use_matrix(path: Path) -> tuple[Any, list[str]]:
 
 
 def use_vectors(path: Path) -> tuple[Any, list[str]]:
-    vectors, manifest = load(path), read_manifest(path)
+    vectors, manifest = Vectors.load(path), read_manifest(path)
     labels = vectors.vocabulary.tokens, vectors.vocabulary.counts, getattr(vectors.column_vocabulary, "tokens", None)
     numbers = vectors.rows, vectors.columns, vectors.vectors, vectors.row_sums, vectors.column_sums
     return digest(*numbers, *labels, vectors.shift, vectors.columns_per_row, manifest.facts, manifest.config), []

@@ -33,8 +33,8 @@ from common import (
     write_sets,
 )
 from swivel.counts import open_matrix
-from swivel.evaluation import PAPER_ORDER, evaluate, find_sets
-from swivel.evaluation.datasets import TestSet
+from swivel.evaluation import evaluate
+from swivel.evaluation.datasets import PAPER_ORDER, TestSet, find_sets
 from swivel.runtime.options import RunOptions
 from swivel.storage.lock import remove_tree
 from swivel.storage.manifest import read_manifest

@@ -16,7 +16,9 @@ import numpy as np
 import swivel
 from common import PrivateMemory, keep, make_parser, parse_arguments, work_folder
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.evaluation import AnalogySet, EvaluationConfig, Report, compare_reports, find_sets, score_analogies
+from swivel.evaluation import AnalogySet, EvaluationConfig, Report, compare_reports
+from swivel.evaluation.datasets import find_sets
+from swivel.evaluation.scores import score_analogies
 from swivel.storage.lock import remove_tree
 from swivel.vectors import VectorTable
 

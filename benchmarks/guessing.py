@@ -25,10 +25,9 @@ from common import keep, make_parser, parse_arguments, plain_corpus, work_folder
 from experiments.word2vec import Word2vecConfig, train_gensim_model
 from swivel.config import VectorsConfig, stage_config
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.evaluation import find_sets
-from swivel.evaluation.datasets import AnalogySet, SimilaritySet, TestSet
+from swivel.evaluation.datasets import AnalogySet, SimilaritySet, TestSet, find_sets
 from swivel.evaluation.results import EvaluationConfig
-from swivel.evaluation.scores import score_analogies, score_set, score_similarity
+from swivel.evaluation.scores import score_analogies, score_sets, score_similarity
 from swivel.runtime.options import RunOptions
 from swivel.vectors import Vectors, VectorTable, subwords
 from swivel.vectors.formats import fasttext_binary
@@ -93,7 +92,7 @@ def score_all(vectors: Vectors, sets: tuple[TestSet, ...], every: int) -> dict[s
         asked = each
         if isinstance(each, AnalogySet):
             asked = AnalogySet(each.name, each.questions[::every], each.sections[::every])
-        figures[each.name] = shorten(score_set(vectors, asked, RULES).figure)
+        figures[each.name] = shorten(score_sets(vectors, [asked], RULES)[0].figure)
         if isinstance(each, SimilaritySet) and each.name == "rare_words":
             figures["rare_words_all_pairs"] = shorten(score_similarity(vectors, each, GUESSING).figure)
     return figures

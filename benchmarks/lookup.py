@@ -25,7 +25,7 @@ from swivel.vectors import Vectors, VectorTable
 MEASURES = (
     "swivel.vectors",
     "swivel.vectors.formats.word2vec",
-    "swivel.vectors.formats.registry",
+    "swivel.vectors.formats",
     "swivel.corpus.vocabulary",
 )
 

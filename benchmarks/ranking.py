@@ -27,8 +27,8 @@ from experiments.table_methods import (
     split_in_three,
     why_left_out,
 )
-from swivel.evaluation import RankingReport, evaluate_ranking
-from swivel.evaluation.table_ranking import Scores
+from swivel.evaluation import evaluate_ranking
+from swivel.evaluation.table_ranking import RankingReport, Scores
 from swivel.recommender import ColumnRanking
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT

@@ -12,8 +12,8 @@ from typing import Any
 
 from answers import HALVES, figures_by_half, find_seeds, read_report, write_random_answers
 from common import keep, make_parser, parse_arguments, work_folder, write_sets
-from swivel.evaluation import Report, compare_reports, find_sets
-from swivel.evaluation.datasets import TestSet
+from swivel.evaluation import Report, compare_reports
+from swivel.evaluation.datasets import TestSet, find_sets
 
 MEASURES = ("swivel.evaluation",)
 

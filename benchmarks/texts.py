@@ -17,8 +17,7 @@ import numpy as np
 
 import swivel
 from common import keep, make_parser, median_seconds, parse_arguments, plain_corpus, write_corpus
-from swivel.evaluation.datasets import SimilaritySet
-from swivel.evaluation.download import TEXT_SOURCES, fetch_sets
+from swivel.evaluation.datasets import TEXT_SOURCES, SimilaritySet, fetch_sets
 from swivel.evaluation.text_sets import PLAIN_MEAN, TextSet, read_text_sets, score_texts
 from swivel.vectors import Vectors, VectorTable
 

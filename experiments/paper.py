@@ -30,16 +30,16 @@ from swivel.corpus.streams import read_lines
 from swivel.corpus.text_numbers import TextNumbering
 from swivel.errors import ConfigError
 from swivel.evaluation import (
+    CategorySet,
     EvaluationConfig,
     Report,
     SetResult,
     SimilaritySet,
-    read_sets,
-    score_sets,
     summarize_answers,
     summarize_pairs,
 )
 from swivel.evaluation.datasets import HALVES
+from swivel.evaluation.scores import read_sets, score_sets
 from swivel.runtime.options import RunOptions
 from swivel.storage.manifest import read_manifest
 from swivel.vectors import Vectors, VectorTable
@@ -240,7 +240,10 @@ class Experiment:
 
 def find_test_sets(data: Path | None, rules: EvaluationConfig) -> tuple[TestSet, ...]:
     """Return the sets of pairs and of analogies in a folder, or those of the paper."""
-    return read_sets(data, rules)[0]
+    sets = tuple(each for each in read_sets(data, rules)[0] if not isinstance(each, CategorySet))
+    if not sets:
+        raise ConfigError(f"{data}: no pairs of words with scores, and no analogies")
+    return sets
 
 
 def run_paper(

@@ -16,15 +16,8 @@ from experiments.report import MARKS, format_figure, format_range, mark_figure, 
 from experiments.stages import Measure
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix
-from swivel.evaluation import (
-    MIN_KNOWN,
-    AnalogySet,
-    Difference,
-    Report,
-    SetResult,
-    SimilaritySet,
-    compare_reports,
-)
+from swivel.evaluation import AnalogySet, Report, SetResult, SimilaritySet, compare_reports
+from swivel.evaluation.results import MIN_KNOWN, Difference
 from swivel.reports import plots
 from swivel.reports.html import (
     Cell,

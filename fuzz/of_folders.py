@@ -25,7 +25,6 @@ from swivel.storage.manifest import fingerprint, open_folder, read_manifest
 from swivel.training.checkpoint import CheckpointStore, TrainingState
 from swivel.training.training_plan import read_plan
 from swivel.vectors import Vectors, VectorTable
-from swivel.vectors import load as load_folder
 
 MANIFEST_WORDS: tuple[bytes, ...] = (b'"parts"', b'"bytes"', b'"sha256"', b'"facts"', b'"stage"', b'"format"')
 MANIFEST_WORDS += (b'"../../../etc/passwd"', b'"/etc/passwd"', b'"vectors"', b'"config"', b'"inputs"', b'"library"')
@@ -97,7 +96,7 @@ def seed_manifest(folder: Path) -> Iterable[bytes]:
 def read_vectors(data: bytes, folder: Path) -> None:
     """Vectors of our own."""
     write_folder(folder / "vectors", "vectors", VECTORS, data)
-    vectors = load_folder(folder / "vectors")
+    vectors = Vectors.load(folder / "vectors")
     words = vectors.vocabulary
     assert vectors.vectors.shape == (len(words), vectors.dim)
     assert vectors.vectors.dtype == np.float32

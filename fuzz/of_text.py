@@ -27,7 +27,7 @@ from swivel.corpus.streams import Stream, cut_stream, open_streams
 from swivel.corpus.tokenizer_kernels import START, STEP_TYPES
 from swivel.corpus.vocabulary import BREAK, Vocabulary
 from swivel.counts.importers.import_config import ImportConfig
-from swivel.evaluation.datasets import SimilaritySet, TestSet, find_sets, read_set
+from swivel.evaluation.datasets import AnalogySet, CategorySet, SimilaritySet, TestSet, find_sets, read_set
 from swivel.runtime.resources import parse_bytes
 from swivel.storage.manifest import open_array
 from swivel.vectors import parse_expression
@@ -121,9 +121,13 @@ def check_set(found: TestSet) -> None:
         assert len(found.scores) == found.size
         assert all(map(math.isfinite, found.scores))
         assert all(word for pair in found.pairs for word in pair)
-    else:
+    elif isinstance(found, AnalogySet):
         assert len(found.sections) == found.size
         assert all(word for words in found.questions for word in words)
+    else:
+        assert isinstance(found, CategorySet)
+        assert len(found.categories) == found.size
+        assert all(found.items)
 
 
 def read_evaluation(data: bytes, folder: Path) -> None:

@@ -40,7 +40,7 @@ from swivel.storage.files import create_folder
 from swivel.storage.lock import FolderLock
 from swivel.storage.manifest import MANIFEST
 from swivel.training.checkpoint import remove_checkpoints
-from swivel.vectors import load
+from swivel.vectors import Vectors
 
 TEXT = "tea milk sugar\nmilk tea\nsugar cup tea\n" * 20
 
@@ -119,7 +119,7 @@ def test_interrupt_after_the_last_step_is_heeded_when_the_vectors_are_written(
     with pytest.raises(KeyboardInterrupt):
         swivel.train(matrix, tmp_path / "v", dim=4, epochs=2, options=RunOptions(threads=1, progress=Interrupting()))
     assert written == [tmp_path / "v"]
-    assert len(load(tmp_path / "v")) == 4
+    assert len(Vectors.load(tmp_path / "v")) == 4
 
 
 def put(path: Path) -> Path:

@@ -72,7 +72,7 @@ def test_a_damaged_tensor_is_found_on_its_first_use_and_the_others_can_be_used(t
     made = save_vectors(tmp_path)
     file = tmp_path / TENSORS
     flip(file, file.read_bytes().index(np.ascontiguousarray(getattr(made, tensor)).tobytes()))
-    loaded = vectors.load(tmp_path)
+    loaded = vectors.Vectors.load(tmp_path)
     assert (len(loaded), loaded.dim) == (3, 2)
     for name in ("rows", "columns", "vectors"):
         if name == tensor:

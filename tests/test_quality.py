@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 
 import swivel
 from planted import PlantedText, ask_analogies, make_graph, make_table, make_text, read_similarities, write_texts
-from swivel.evaluation import read_bundled, split_table
+from swivel.evaluation import split_table
+from swivel.evaluation.datasets import read_bundled
 
 pytestmark = pytest.mark.xdist_group("quality")  # One process trains for all tests.
 

@@ -18,7 +18,7 @@ from swivel.config import TrainConfig, recorded_config
 from swivel.counts import Matrix, as_matrix
 from swivel.errors import ConfigError
 from swivel.evaluation.table_ranking import RankingReport, drop_zeros, evaluate_ranking
-from swivel.vectors import Neighbor, Vectors, VectorTable
+from swivel.vectors import Neighbor, Vectors
 from swivel.vectors.folder import find_matrix
 from swivel.vectors.formats import as_vectors
 from swivel.vectors.search import Floats, best_rows, check_count
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 KINDS = ("pmi", "log_count", "ranking")
 REASONS = 3  # columns in `because_of`
-NEEDS_MATRIX = "matrix is needed to leave out what a known row has: pass matrix, or exclude_seen=False"
 
 
 def default_popularity(rows: int, columns: int) -> float:
@@ -125,14 +124,6 @@ class Recommender:
     ) -> None:
         self.vectors = as_vectors(vectors)
         self.matrix = None if matrix is None else as_matrix(matrix)
-        self._columns, self._sums = self._need_table()
-        if self.matrix is None:
-            self.matrix = find_matrix(self.vectors)
-        if popularity is None:
-            popularity = self.vectors.settings.get("ranking", {}).get("popularity")
-        self.ranking = ColumnRanking(self._columns.values, self._sums, len(self.vectors), popularity)
-
-    def _need_table(self) -> tuple[VectorTable, NDArray[np.float64]]:
         # Vectors of other tools, and sums of rows and columns, cannot rank columns.
         columns = self.vectors.column_table
         if columns is None or columns.sums is None or self.vectors.row_sums is None:
@@ -143,7 +134,12 @@ class Recommender:
                 "matrix has other rows or columns than the vectors: pass the matrix they were trained on",
                 argument="matrix",
             )
-        return columns, columns.sums
+        self._columns, self._sums = columns, columns.sums
+        if self.matrix is None:
+            self.matrix = find_matrix(self.vectors)
+        if popularity is None:
+            popularity = self.vectors.settings.get("ranking", {}).get("popularity")
+        self.ranking = ColumnRanking(self._columns.values, self._sums, len(self.vectors), popularity)
 
     def recommend(
         self,
@@ -204,8 +200,6 @@ class Recommender:
         `rows` are labels, by default all in the order of `vocabulary`. Ids are positions in `column_vocabulary`, -1
         where no column is left. `exclude_seen` needs `matrix`.
         """
-        if exclude_seen and self.matrix is None:
-            raise ConfigError(NEEDS_MATRIX, argument="matrix")
         ids = slice(None) if rows is None else self.vectors.find_rows(rows)
         return self.ranking.find_best(self.vectors.rows[ids], count, seen=self._seen[ids] if exclude_seen else None)
 
@@ -290,7 +284,11 @@ class Recommender:
 
     @cached_property
     def _seen(self) -> Any:
-        assert self.matrix is not None
+        if self.matrix is None:
+            raise ConfigError(
+                "matrix is needed to leave out what a known row has: pass matrix, or exclude_seen=False",
+                argument="matrix",
+            )
         return scipy.sparse.csr_array(self.matrix.to_scipy())
 
     @cached_property
@@ -302,11 +300,8 @@ class Recommender:
         size = len(self._columns.vocabulary)
         if isinstance(row, str):
             row_id = self.vectors.find_row(row)
-            if self.matrix is not None:
-                return self._seen[[row_id]]
-            if is_needed:
-                raise ConfigError(NEEDS_MATRIX, argument="matrix")
-            return scipy.sparse.csr_array((1, size))
+            is_unknown = self.matrix is None and not is_needed
+            return scipy.sparse.csr_array((1, size)) if is_unknown else self._seen[[row_id]]
 
         row = row.to_dict() if hasattr(row, "to_dict") else row  # a Series of pandas
         if not isinstance(row, Mapping) or not all(isinstance(count, Real) for count in row.values()):

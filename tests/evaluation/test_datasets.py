@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from swivel.errors import ConfigError, EvaluationError
-from swivel.evaluation import AnalogySet, SimilaritySet, find_sets, read_set, split_set
-from swivel.evaluation.datasets import half_of_pair
+from swivel.evaluation import AnalogySet, CategorySet, SimilaritySet, read_set
+from swivel.evaluation.datasets import find_sets, half_of_pair, split_set
 
 
 def write(path: Path, text: str) -> Path:
@@ -51,6 +51,11 @@ def test_questions_are_read_with_their_sections(tmp_path: Path, text: str) -> No
     assert list(questions.questions) == [tuple(line.split()[:4]) for line in lines]
 
 
+def test_words_and_their_categories_are_read(tmp_path: Path) -> None:
+    words = read_set(write(tmp_path / "kinds.tsv", "Apple\tFruit\r\nred wine\tdrink\n"))
+    assert words == CategorySet("kinds", ("apple", "red wine"), ("Fruit", "drink"))
+
+
 def test_questions_without_sections_are_one_section(tmp_path: Path) -> None:
     questions = read_set(write(tmp_path / "q.txt", "a b c d\ne f g h\n"))
     assert isinstance(questions, AnalogySet)
@@ -78,7 +83,8 @@ def test_a_next_line_character_does_not_end_a_line(tmp_path: Path) -> None:
         (": s\na b c\n", "line 2: expected a b c d, got 'a b c'"),
         ("a b c d s\na b c d\n", "line 2: expected a b c d section, got 'a b c d'"),
         ("a\n", "line 1: expected word1 word2 score, or a b c d .*, got 'a'"),
-        ("a b\n", "line 1: expected word1 word2 score, or .* tabs or spaces, got 'a b'"),
+        ("a b\n", "line 1: expected word1 word2 score, or .* separated by a tab, got 'a b'"),
+        ("a\tb\nc\n", "line 2: expected word and category, separated by a tab, got 'c'"),
         (": s\n", "line 1: the file has sections but no questions"),
         ("\n \n", "p.txt: the file is empty; expected"),
     ],
@@ -122,6 +128,8 @@ def test_odd_lines_are_for_tuning_and_even_ones_for_the_report() -> None:
     pairs = SimilaritySet("p", (("a", "b"), ("c", "d"), ("e", "f")), (1, 2, 3))
     assert split_set(pairs, "tune") == SimilaritySet("p", (("a", "b"), ("e", "f")), (1, 3))
     assert split_set(pairs, "report") == SimilaritySet("p", (("c", "d"),), (2,))
+    kinds = CategorySet("k", ("a", "b", "c"), ("x", "y", "x"))
+    assert split_set(kinds, "report") == CategorySet("k", ("b",), ("y",))
     assert split_set(SimilaritySet("one", (("a", "b"),), (1,)), "report").size == 0
 
 

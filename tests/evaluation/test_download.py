@@ -18,8 +18,8 @@ import pytest
 from message_recorder import MessageRecorder
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import EvaluationError, MissingExtra
-from swivel.evaluation import PAPER_ORDER, AnalogySet, SimilaritySet, evaluate, fetch_sets, find_sets, read_set
-from swivel.evaluation.download import SOURCES, SetSource
+from swivel.evaluation import AnalogySet, SimilaritySet, evaluate, read_set
+from swivel.evaluation.datasets import PAPER_ORDER, SOURCES, SetSource, fetch_sets, find_sets
 from swivel.vectors import Vectors, VectorTable
 
 REAL_SETS = Path(__file__).resolve().parents[3] / "shared" / "data" / "eval"

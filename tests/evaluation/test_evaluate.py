@@ -1,8 +1,9 @@
-"""Similarity, analogies and the report."""
+"""Similarity, analogies, categories and the report."""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,21 +15,12 @@ from scipy.stats import spearmanr
 
 from message_recorder import MessageRecorder
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.errors import ConfigError, EvaluationError
-from swivel.evaluation import (
-    TABLE_HEADER,
-    AnalogySet,
-    EvaluationConfig,
-    SimilaritySet,
-    draw_markdown,
-    evaluate,
-    find_sets,
-    rank_correlation,
-    read_set,
-    score_analogies,
-    score_similarity,
-)
-from swivel.evaluation.scores import answer_questions
+from swivel.errors import ConfigError, EvaluationError, MissingExtra
+from swivel.evaluation import AnalogySet, CategorySet, EvaluationConfig, SimilaritySet, evaluate, read_set
+from swivel.evaluation.bootstrap import rank_correlation
+from swivel.evaluation.datasets import find_sets
+from swivel.evaluation.results import TABLE_HEADER, draw_markdown
+from swivel.evaluation.scores import answer_questions, score_analogies, score_categories, score_similarity
 from swivel.vectors import Vectors, VectorTable
 
 
@@ -246,10 +238,45 @@ def test_answers_have_the_order_of_the_file_for_any_order_of_sections(tmp_path: 
     ]
 
 
+KINDS = CategorySet(
+    "kinds",
+    ("apple", "pear", "plum", "oak", "elm", "newword", "car", "bus", "odd"),
+    ("fruit", "fruit", "fruit", "tree", "tree", "tree", "car", "car", "fruit"),
+)
+
+
+def test_purity_is_the_fraction_of_words_in_a_cluster_of_their_category() -> None:
+    table = np.array(
+        [[9, 1, 0], [9, 0, 1], [8, 1, 1], [0, 9, 0], [1, 9, 0], [0, 1, 9], [0, 0, 9], [1, 9, 1]], np.float32
+    )
+    vectors = make_vectors(table, ["apple", "pear", "plum", "oak", "elm", "car", "bus", "odd"])
+    result = score_categories(vectors, KINDS)
+
+    # "odd" is a fruit in the cluster of trees.
+    assert (result.figure, result.known, result.total) == (7 / 8, 8, 9)
+    assert result.is_right.tolist() == [True] * 5 + [False] + [True] * 2 + [False]
+    assert result.is_known.tolist() == [True] * 5 + [False] + [True] * 3
+    assert result.interval is not None and result.interval[0] < 7 / 8 <= result.interval[1]
+
+
+def test_words_of_fewer_than_two_categories_have_no_purity() -> None:
+    vectors = make_vectors(np.eye(3, dtype=np.float32), ["apple", "pear", "x"])
+    assert score_categories(vectors, KINDS).figure is None
+    same = make_vectors(np.ones((3, 2), np.float32), ["apple", "oak", "bus"])
+    assert score_categories(same, KINDS).figure == 1 / 3  # equal vectors: one cluster
+
+
+def test_without_scikit_learn_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
+    with pytest.raises(MissingExtra, match=r"sets of categories need scikit-learn: pip install .*\[evaluate\]"):
+        score_categories(make_vectors(np.eye(2, dtype=np.float32), ["apple", "oak"]), KINDS)
+
+
 def write_planted(folder: Path) -> None:
     write(folder / "planted.txt", ": royal\nman king woman queen\n: gram\nbig bigger old older\nx y z a\n")
     write(folder / "men.tsv", "man\tking\t9\nman\twoman\t1\nking\tqueen\t5\n")
     write(folder / "strange.txt", "x y z a\n")
+    write(folder / "kinds.tsv", "man\tperson\nking\tperson\nbig\tsize\nbigger\tsize\n")
 
 
 def test_the_report_is_converted_to_a_table_and_json(tmp_path: Path) -> None:
@@ -257,16 +284,17 @@ def test_the_report_is_converted_to_a_table_and_json(tmp_path: Path) -> None:
     recorder = MessageRecorder()
     report = evaluate(make_vectors(PLANTED, WORDS), tmp_path, progress=recorder)
 
-    assert [result.name for result in report.results] == ["men", "planted", "strange"]
+    assert [result.name for result in report.results] == ["men", "kinds", "planted", "strange"]
     assert report["planted"].kind == "analogies"
     assert recorder.lines == ["strange: no item is in the vocabulary"]
     assert report.table() == [
         ("men", "rho", "1.000", "too few known", "1.000", "1.000", "3", "3", "100.0%"),
+        ("kinds", "purity", "1.000", "too few known", "1.000", "1.000", "4", "4", "100.0%"),
         ("planted", "accuracy", "0.667", "too few known", "1.000", "0.667", "2", "3", "66.7%"),
         ("strange", "accuracy", "-", "none known", "-", "-", "0", "1", "0.0%"),
     ]
     gram = ("  gram", "accuracy", "0.500", "too few known", "1.000", "0.500", "1", "2", "50.0%")
-    assert report.table(sections=True)[3] == gram
+    assert report.table(sections=True)[4] == gram
     assert all(len(row) == len(TABLE_HEADER) for row in report.table(sections=True))
 
     plain = json.loads(json.dumps(report.to_dict(), allow_nan=False))
@@ -280,8 +308,8 @@ def test_the_report_is_converted_to_a_table_and_json(tmp_path: Path) -> None:
         "half": None,
         "draws": 10_000,
     }
-    assert [each["kind"] for each in plain["sets"]] == ["similarity", "analogies", "analogies"]
-    assert plain["sets"][1]["sections"][0] == {
+    assert [each["kind"] for each in plain["sets"]] == ["similarity", "categories", "analogies", "analogies"]
+    assert plain["sets"][2]["sections"][0] == {
         "name": "royal",
         "kind": "section",
         "measure": "accuracy",
@@ -293,7 +321,7 @@ def test_the_report_is_converted_to_a_table_and_json(tmp_path: Path) -> None:
         "total": 1,
         "correct": 1,
     }
-    assert (plain["sets"][2]["figure"], plain["sets"][2]["interval"]) == (None, None)
+    assert (plain["sets"][3]["figure"], plain["sets"][3]["interval"]) == (None, None)
 
 
 def test_the_table_is_converted_to_markdown(tmp_path: Path) -> None:
@@ -329,6 +357,10 @@ def test_both_rules_for_unknown_items_are_in_the_result() -> None:
     assert (zeros.known_only, zeros.all_items) == (None, zeros.figure)
     assert skipped.figure != zeros.figure
 
+    words = CategorySet("k", ("man", "king", "big", "bigger", "x"), ("person", "person", "size", "size", "size"))
+    categories = score_categories(vectors, words)
+    assert (categories.known_only, categories.all_items) == (1.0, 0.8)
+
 
 def test_the_report_is_shown_as_an_escaped_html_table(tmp_path: Path) -> None:
     write(tmp_path / "<i>.tsv", "man\tking\t9\nman\twoman\t1\nking\tqueen\t5\n")
@@ -354,13 +386,15 @@ def test_files_and_rules_may_be_passed(tmp_path: Path) -> None:
 
 def test_a_set_that_was_not_evaluated_raises_an_error(tmp_path: Path) -> None:
     write_planted(tmp_path)
-    with pytest.raises(EvaluationError, match="no set 'rare_words' was evaluated; the sets are men, planted, strange"):
+    with pytest.raises(
+        EvaluationError, match="no set 'rare_words' was evaluated; the sets are men, kinds, planted, strange"
+    ):
         evaluate(make_vectors(PLANTED, WORDS), tmp_path)["rare_words"]
 
 
 def test_vectors_without_any_known_item_raise_an_error(tmp_path: Path) -> None:
     write_planted(tmp_path)
-    with pytest.raises(EvaluationError, match="no item of men, planted, strange is in the vocabulary"):
+    with pytest.raises(EvaluationError, match="no item of men, kinds, planted, strange is in the vocabulary"):
         evaluate(make_vectors(np.eye(2, dtype=np.float32), ["Mann", "Frau"]), tmp_path)
 
 

@@ -15,9 +15,7 @@ from scipy.stats import spearmanr
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import EvaluationError
 from swivel.evaluation import (
-    DIFFERENCE_HEADER,
     AnalogySet,
-    Difference,
     EvaluationConfig,
     Report,
     SetResult,
@@ -27,7 +25,6 @@ from swivel.evaluation import (
     compare_reports,
     summarize_answers,
     summarize_pairs,
-    tabulate_differences,
 )
 from swivel.evaluation.bootstrap import (
     Interval,
@@ -38,6 +35,7 @@ from swivel.evaluation.bootstrap import (
     share_interval,
     two_sided_p,
 )
+from swivel.evaluation.results import DIFFERENCE_HEADER, Difference, tabulate_differences
 
 
 @settings(max_examples=30)
@@ -148,15 +146,17 @@ def make_report(seed: int, noise: float, *, known: int = 60, rules: EvaluationCo
     is_right = is_known & (rng.random(40) > noise / 10)
     rules = rules or EvaluationConfig()
     answers = summarize_answers(ASKED, is_right, is_known, rules)
-    return Report((summarize_pairs(PAIRS, cosines), answers), rules)
+    values = np.where(is_known, is_right, np.nan)
+    kinds = SetResult("categories", "kinds", 0.5, None, 40, 40, 0.5, 0.5, values=values, items=("w",) * 40)
+    return Report((summarize_pairs(PAIRS, cosines), answers, kinds), rules)
 
 
 def test_reports_are_compared_on_the_items_that_count_in_both() -> None:
     good = make_report(1, 1.0, known=30)
     poor = make_report(2, 8.0)
-    pairs, asked = compare_reports(good, poor)
+    pairs, asked, kinds = compare_reports(good, poor)
 
-    assert [each.items for each in (pairs, asked)] == [30, 40]
+    assert [each.items for each in (pairs, asked, kinds)] == [30, 40, 30]
 
     first, second = (report["pairs"] for report in (good, poor))
 
@@ -185,10 +185,10 @@ def test_with_the_rule_skip_questions_known_to_both_are_compared() -> None:
 
 
 def test_sets_without_known_items_have_no_difference() -> None:
-    pairs, asked = compare_reports(make_report(1, 1.0, known=0), make_report(2, 1.0), draws=10)
+    pairs, asked, kinds = compare_reports(make_report(1, 1.0, known=0), make_report(2, 1.0), draws=10)
     assert pairs == Difference("pairs", "similarity", None, None, None, None, None, 0)
     assert asked == Difference("asked", "analogies", None, None, None, None, None, 0)
-    assert tabulate_differences([asked]) == [("asked", "-", "-", "-", "-", "-", "0")]
+    assert tabulate_differences([kinds]) == [("kinds", "-", "-", "-", "-", "-", "0")]
 
 
 def test_comparisons_are_converted_to_rows_and_json() -> None:
@@ -209,7 +209,7 @@ def test_comparisons_are_converted_to_rows_and_json() -> None:
 def test_comparing_reports_of_different_items_raises_an_error() -> None:
     report = make_report(1, 1.0)
 
-    with pytest.raises(EvaluationError, match="no set in common: pairs, asked and other"):
+    with pytest.raises(EvaluationError, match="no set in common: pairs, asked, kinds and other"):
         compare_reports(report, Report((summarize_pairs(SimilaritySet("other", (), ()), []),), EvaluationConfig()))
 
     half = SimilaritySet("pairs", PAIRS.pairs[::2], PAIRS.scores[::2])

@@ -13,10 +13,9 @@ from click.testing import CliRunner
 from swivel.cli.main import cli
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, EvaluationError, MissingExtra
-from swivel.evaluation import evaluate_texts, read_text_sets, score_texts
-from swivel.evaluation.datasets import SimilaritySet
-from swivel.evaluation.download import TEXT_SOURCES, fetch_sets
-from swivel.evaluation.text_sets import PLAIN_MEAN, CategorySet, TextReport, TextResult
+from swivel.evaluation import evaluate_texts
+from swivel.evaluation.datasets import TEXT_SOURCES, CategorySet, SimilaritySet, fetch_sets
+from swivel.evaluation.text_sets import PLAIN_MEAN, TextReport, TextResult, read_text_sets, score_texts
 from swivel.vectors import Vectors, VectorTable
 
 PAIRS = "5\tking and and\tqueen\n\tking\tno score\r\n3.5\tking\tqueen queen pear\tignored\n0\tking\tpear\n"
@@ -157,7 +156,7 @@ def test_the_error_without_a_network_names_published_and_stored_files(
     def fail(sources: object, *, progress: object, title: str) -> None:
         raise EvaluationError(f"no network for {title}")
 
-    monkeypatch.setattr("swivel.evaluation.text_sets.fetch_sets", fail)
+    monkeypatch.setattr("swivel.evaluation.datasets.fetch_sets", fail)
     with pytest.raises(EvaluationError, match="no network for the sets of texts"):
         evaluate_texts(vectors, progress=False)
 

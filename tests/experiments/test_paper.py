@@ -36,7 +36,7 @@ from swivel.errors import ConfigError, CorpusError, EvaluationError, FolderExist
 from swivel.evaluation import EvaluationConfig, evaluate
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT
-from swivel.vectors import Vectors, VectorTable, load
+from swivel.vectors import Vectors, VectorTable
 
 GROUPS, WORDS = 4, 40
 NAMES = [f"word{'abcdefghijklmnopqrst'[n // 2]}{'xy'[n % 2]}" for n in range(WORDS)]
@@ -131,7 +131,9 @@ def test_swivel_finds_the_groups(finished: Finished) -> None:
 def test_all_trained_methods_have_the_same_words(finished: Finished) -> None:
     folders = sorted((finished.folder / "vectors").iterdir())
     assert len(folders) == 7
-    assert {load(folder).vocabulary.tokens for folder in folders} == {load(folders[0]).vocabulary.tokens}
+    assert {Vectors.load(folder).vocabulary.tokens for folder in folders} == {
+        Vectors.load(folders[0]).vocabulary.tokens
+    }
     assert {method.vectors.vectors.shape for method in finished.results.methods[:-1]} == {(WORDS, 6)}
     assert finished.results.methods[-1].vectors.vectors.shape == (20, 3)
 
@@ -269,7 +271,7 @@ def test_a_slice_is_counted_and_mentioned(tmp_path: Path, ran_stages: list[str])
     assert len(ran_stages) == len(set(ran_stages)) == 6  # text, matrix, and vectors and evaluation of both
     assert results.corpus["first tokens"] == results.corpus["tokens in the vocabulary"] == 1000
     assert open_matrix(tmp_path / "out" / "matrices" / "default").rows.counts.sum() == 1000
-    assert not load(tmp_path / "out" / "vectors" / "sgns-seed1").is_zero.any()
+    assert not Vectors.load(tmp_path / "out" / "vectors" / "sgns-seed1").is_zero.any()
     assert "Only the half <code>tune</code>" in (tmp_path / "out" / "report.html").read_text()
 
 

@@ -13,8 +13,8 @@ from experiments.paper_report import TUNED, MethodResult, Results, choose_rare_w
 from experiments.report import ABOVE, BELOW, BEST, describe_machine, mark_figure, name_processor
 from experiments.stages import Measure
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.evaluation import AnalogySet, Difference, EvaluationConfig, Report, SimilaritySet
-from swivel.evaluation.results import SetResult
+from swivel.evaluation import AnalogySet, EvaluationConfig, Report, SimilaritySet
+from swivel.evaluation.results import Difference, SetResult
 from swivel.reports.html import Cell, write_heading, write_paragraph, write_picture
 from swivel.vectors import Vectors, VectorTable
 

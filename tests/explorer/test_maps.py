@@ -244,7 +244,6 @@ def test_labels_on_a_picture_do_not_overlap() -> None:
 
 def test_exact_neighbors_are_those_of_all_distances(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(projection, "_QUERIES", 32)
-    monkeypatch.setattr(projection, "_ROWS", 70)
     values = np.random.default_rng(4).standard_normal((150, 6), dtype=np.float32)
     distances = np.linalg.norm(values[:, None].astype(np.float64) - values, axis=2)
 

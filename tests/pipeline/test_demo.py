@@ -20,7 +20,7 @@ from message_recorder import MessageRecorder
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, open_matrix
 from swivel.errors import DamagedFolder, FolderExists
-from swivel.evaluation import read_bundled
+from swivel.evaluation.datasets import read_bundled
 from swivel.pipeline import demo as sample
 from swivel.pipeline.demo import (
     CELLS,

@@ -28,7 +28,7 @@ from swivel.pipeline.train import train
 from swivel.runtime.options import RunOptions
 from swivel.storage.manifest import MANIFEST, read_manifest, seal, unseal
 from swivel.training.fold_in import fold_in
-from swivel.vectors import Vectors, combine_vectors, load, recover_axes
+from swivel.vectors import Vectors, combine_vectors, recover_axes
 
 QUICK: dict[str, Any] = {"dim": 4, "backend": "cpu", "dtype": "float32", "min_count": 1}
 GROUPS = ("red green blue pink gray brown", "cat dog cow hen pig goat", "run sit eat jump swim walk")
@@ -74,7 +74,7 @@ RECIPES = pytest.mark.parametrize("recipe", ["fast", "default", "paper"])
 
 @RECIPES
 def test_known_words_stay_bit_for_bit(recipe: str, folders: dict[str, Path], extended: dict[str, Vectors]) -> None:
-    old, new = load(folders[recipe]), extended[recipe]
+    old, new = Vectors.load(folders[recipe]), extended[recipe]
     assert old.columns is not None
     assert new.columns is not None
     assert new.vocabulary.tokens[: len(old)] == old.vocabulary.tokens
@@ -87,7 +87,7 @@ def test_known_words_stay_bit_for_bit(recipe: str, folders: dict[str, Path], ext
 def test_new_words_follow_by_decreasing_count(
     recipe: str, folders: dict[str, Path], extended: dict[str, Vectors]
 ) -> None:
-    old, new = load(folders[recipe]), extended[recipe]
+    old, new = Vectors.load(folders[recipe]), extended[recipe]
     seen = " ".join(NEW_TEXT).split()
     words = sorted(NEW, key=lambda word: -seen.count(word))
     assert list(new.vocabulary.tokens[len(old) :]) == words
@@ -114,7 +114,7 @@ def test_new_words_have_scores_as_rows_and_as_columns(recipe: str, extended: dic
 def test_rows_and_columns_are_folded_from_the_counts_of_the_joint_text(
     recipe: str, folders: dict[str, Path], extended: dict[str, Vectors]
 ) -> None:
-    old, new = load(folders[recipe]), extended[recipe]
+    old, new = Vectors.load(folders[recipe]), extended[recipe]
     config = TrainConfig(**read_manifest(folders[recipe]).config["train"])
     matrix = swivel.count(NEW_TEXT, recipe=recipe, vocabulary=new.vocabulary.tokens)
     counts, parts, known = matrix.to_scipy().toarray(), old.columns_per_row, len(old)
@@ -181,7 +181,7 @@ def test_result_is_a_folder_that_can_be_extended_again(folders: dict[str, Path],
     second = extend(tmp_path / "first", NEW_TEXT, tmp_path / "second")
     assert second.vocabulary.tokens[: len(first)] == first.vocabulary.tokens
     assert second["teal"].tobytes() == first["teal"].tobytes()
-    assert read_manifest(tmp_path / "second").facts["trained_rows"] == len(load(folders["default"]))
+    assert read_manifest(tmp_path / "second").facts["trained_rows"] == len(Vectors.load(folders["default"]))
 
 
 def test_new_words_depend_on_trained_words_only(
@@ -202,7 +202,7 @@ def test_result_can_be_used_like_other_vectors(folders: dict[str, Path], tmp_pat
 
 
 def test_loaded_vectors_give_the_result_of_their_folder(folders: dict[str, Path], extended: dict[str, Vectors]) -> None:
-    again = extend(load(folders["fast"]), NEW_TEXT)
+    again = extend(Vectors.load(folders["fast"]), NEW_TEXT)
     assert again.vectors.tobytes() == extended["fast"].vectors.tobytes()
 
 
@@ -236,7 +236,7 @@ def test_failure_leaves_no_folder_that_looks_finished(folders: dict[str, Path], 
 
 def test_words_are_chosen_by_their_counts(folders: dict[str, Path]) -> None:
     lines = [*NEW_TEXT, "cat dog zebra"]
-    known = len(load(folders["fast"]))
+    known = len(Vectors.load(folders["fast"]))
     assert "zebra" not in extend(folders["fast"], lines)
     assert "zebra" in extend(folders["fast"], lines, min_count=1)
     assert len(extend(folders["fast"], lines, max_size=1)) == known + 1
@@ -258,7 +258,7 @@ def test_only_frequent_words_of_the_text_are_listed(folders: dict[str, Path], mo
 
 
 def test_listed_words_are_added_if_the_text_has_them(folders: dict[str, Path]) -> None:
-    progress, known = MessageRecorder(), load(folders["fast"])
+    progress, known = MessageRecorder(), Vectors.load(folders["fast"])
     listed = ["lamb", "cat", "unicorn", "lamb"]
     vectors = extend(folders["fast"], NEW_TEXT, vocabulary=listed, options=RunOptions(progress=progress))
     assert vectors.vocabulary.tokens[len(known) :] == ("lamb",)
@@ -368,13 +368,13 @@ def test_unknown_setting_is_refused(folders: dict[str, Path]) -> None:
 
 
 def test_files_of_other_tools_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
-    swivel.export(load(folders["fast"]), tmp_path / "vectors.bin")
+    swivel.export(Vectors.load(folders["fast"]), tmp_path / "vectors.bin")
     with pytest.raises(ConfigError, match=r"vectors.bin: vectors of another tool have no columns"):
         extend(tmp_path / "vectors.bin", NEW_TEXT)
 
 
 def test_vectors_without_training_settings_are_rejected(folders: dict[str, Path], tmp_path: Path) -> None:
-    vectors = load(folders["fast"])
+    vectors = Vectors.load(folders["fast"])
     vectors.replace(settings={}).save(tmp_path / "saved")
     with pytest.raises(ConfigError, match="saved: no record of how rows and columns were trained"):
         extend(tmp_path / "saved", NEW_TEXT)
@@ -424,7 +424,7 @@ def test_verb_extends(folders: dict[str, Path], extended: dict[str, Vectors], te
     assert ended.exit_code == 0
     assert ended.stdout == f"{tmp_path / 'out'}: 21 vectors of 4 dimensions\n"
     assert "1,800 tokens, 3 new words" in ended.stderr
-    assert load(tmp_path / "out").vectors.tobytes() == extended["fast"].vectors.tobytes()
+    assert Vectors.load(tmp_path / "out").vectors.tobytes() == extended["fast"].vectors.tobytes()
 
 
 def test_verb_takes_a_list_and_settings(folders: dict[str, Path], text: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import re
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
-from swivel.evaluation import Point
+from swivel.evaluation.results import Point
 from swivel.reports.html import (
     flatten_facts,
     inline_svg,

@@ -12,7 +12,7 @@ import pytest
 
 import swivel
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.evaluation import Point
+from swivel.evaluation.results import Point
 from swivel.reports.html import write_page, write_paragraph, write_table
 from swivel.reports.plots import draw_figure, plot_differences, plot_frequency, plot_map
 from swivel.reports.run_report import write_report

@@ -20,7 +20,8 @@ from swivel.cli import cli
 from swivel.cli.evaluate import split_name
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, MissingExtra, StorageError
-from swivel.evaluation import AnalogySet, Point, SetResult, summarize_answers
+from swivel.evaluation import AnalogySet, SetResult, summarize_answers
+from swivel.evaluation.results import Point
 from swivel.reports.plots import (
     COLORS,
     INK,

@@ -26,7 +26,7 @@ from swivel.storage.manifest import MANIFEST, read_manifest
 from swivel.training.initialization import add_new_words, find_start, make_arrays
 from swivel.training.objective import confidence, loss_and_gradient
 from swivel.training.schedule import default_epochs
-from swivel.vectors import Vectors, VectorTable, load
+from swivel.vectors import Vectors, VectorTable
 from swivel.vectors.vector_table import fingerprint_vectors
 from training_runs import RunRecorder
 
@@ -220,7 +220,11 @@ def test_vectors_that_are_not_finite_are_rejected() -> None:
 def test_old_words_stay_near_their_vectors_and_the_loss_is_lower_than_from_scratch(
     trained: Path, tmp_path: Path
 ) -> None:
-    recipe, both, old = (trained / "recipe").read_text(), open_matrix(trained / "both"), load(trained / "vectors")
+    recipe, both, old = (
+        (trained / "recipe").read_text(),
+        open_matrix(trained / "both"),
+        Vectors.load(trained / "vectors"),
+    )
     train(both, tmp_path / "cold", recipe=recipe, dim=DIM, epochs=6, **QUICK)
     now = train(both, tmp_path / "warm", recipe=recipe, init=trained / "vectors", epochs=6, **QUICK)
 
@@ -262,7 +266,7 @@ def test_parts_are_rotated_to_the_old_axes_without_changing_cosines(
 
 def test_init_is_part_of_the_provenance(trained: Path, tmp_path: Path) -> None:
     both, settings = open_matrix(trained / "both"), {"recipe": (trained / "recipe").read_text(), "epochs": 1, **QUICK}
-    old = load(trained / "vectors")
+    old = Vectors.load(trained / "vectors")
     first = train(both, tmp_path / "warm", init=old, **settings)
     before = (tmp_path / "warm" / "manifest.json").stat().st_mtime_ns
     again = train(both, tmp_path / "warm", init=str(trained / "vectors"), **settings)
@@ -280,7 +284,7 @@ def test_init_is_part_of_the_provenance(trained: Path, tmp_path: Path) -> None:
 
 
 def test_interrupted_warm_start_resumes_exactly(trained: Path, tmp_path: Path) -> None:
-    both, old = open_matrix(trained / "both"), load(trained / "vectors")
+    both, old = open_matrix(trained / "both"), Vectors.load(trained / "vectors")
     settings = {"recipe": (trained / "recipe").read_text(), "epochs": 2, **QUICK}
     whole = train(both, init=old, **settings)
     with pytest.raises(KeyboardInterrupt):
@@ -299,7 +303,7 @@ def test_checkpoint_of_a_run_with_another_init_is_not_resumed(trained: Path, tmp
     both, settings = open_matrix(trained / "both"), {"recipe": (trained / "recipe").read_text(), "epochs": 2, **QUICK}
     with pytest.raises(KeyboardInterrupt):
         train(both, tmp_path / "cut", dim=DIM, options=RunOptions(progress=RunRecorder(5)), **settings)
-    warm = {"init": load(trained / "vectors"), **settings}
+    warm = {"init": Vectors.load(trained / "vectors"), **settings}
     with pytest.raises(FolderExists, match="cut: holds an unfinished run without init; use the same settings"):
         train(both, tmp_path / "cut", **warm)
     progress = RunRecorder(after=-1)
@@ -317,7 +321,7 @@ def test_train_and_run_accept_init(trained: Path, tmp_path: Path) -> None:
 
     done = CliRunner().invoke(cli, ["run", str(text), "-o", str(tmp_path / "run"), "--min-count", "1", *flags])
     assert done.exit_code == 0, done.output
-    assert {load(tmp_path / name).dim for name in ("vectors", "run/vectors")} == {DIM}
+    assert {Vectors.load(tmp_path / name).dim for name in ("vectors", "run/vectors")} == {DIM}
 
     rejected = CliRunner().invoke(
         cli, ["train", str(trained / "both"), "-o", str(tmp_path / "no"), "--dim", "9", *flags]

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, UnknownToken
 from swivel.vectors import Vectors, VectorTable, search
-from swivel.vectors.expressions import Query
-from swivel.vectors.search import best_ids, best_rows
+from swivel.vectors.search import Query, best_ids, best_rows
 
 
 def sorted_best(scores: np.ndarray, count: int) -> list[int]:

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, FolderExists, UnknownToken
 from swivel.vectors import Vectors, VectorTable, parse_expression
-from swivel.vectors.expressions import Query
-from swivel.vectors.search import best_ids, scale_to_unit
+from swivel.vectors.search import Query, best_ids, scale_to_unit
 
 WORDS = ["king", "man", "woman", "queen", "nothing", "vice-king"]
 TABLE = np.array([[1, 0, 1], [1, 0, 0], [0, 1, 0], [0, 2, 2], [0, 0, 0], [1, 0, 0.9]], np.float32)

@@ -15,6 +15,8 @@ from swivel.cli.main import cli, open_vectors, output_option
 from swivel.cli.tables import matrix_option, table_options
 from swivel.cli.terminal import draw_table, print_result, show, shown
 from swivel.errors import ConfigError
+from swivel.evaluation import results, text_sets
+from swivel.evaluation.table_ranking import RankingReport
 from swivel.explorer.maps import LAYOUTS, MAP_FORMATS, make_map
 from swivel.reports import plots
 from swivel.runtime.options import RunOptions
@@ -59,12 +61,12 @@ def evaluate(
     options: RunOptions,
     **rules: Any,
 ) -> None:
-    """Word similarity and analogies: the paper's eight sets, a folder's, or files of your own.
+    """Word similarity, analogies and categories: the paper's eight sets, a folder's, or files of your own.
 
     With --held-out instead: how well cells of a table are ranked that were not trained with. With --texts
     instead: semantic textual similarity, and classification.
 
-    A set is text: two words and a score a line, or four words (and a section) a line;
+    A set is text: two words and a score a line, four words (and a section) a line, or a word, a tab and its category;
     with --texts a score and two texts a line, separated by tabs, or a label and a text.
     """
     if held_out is not None:
@@ -83,7 +85,7 @@ def evaluate(
     if texts:
         refuse_idle_options(lambda name: name not in {"vectors", *USED_WITH_TEXTS}, where="with --texts")
         scored = evaluation.evaluate_texts(open_vectors(vectors), places or None, progress=options.progress)
-        show(scored.to_dict(), lambda: draw(evaluation.TEXT_TABLE_HEADER, scored.table()))
+        show(scored.to_dict(), lambda: draw(text_sets.TEXT_TABLE_HEADER, scored.table()))
         return
 
     refuse_idle_options(lambda name: name in USED_WITH_TABLES, where="without --held-out")
@@ -101,20 +103,20 @@ def evaluate(
         result["against"] = {path: [each.to_dict() for each in comparisons] for path, comparisons in compared.items()}
 
     def draw_all() -> None:
-        draw(evaluation.TABLE_HEADER, report.table(sections=sections))
+        draw(results.TABLE_HEADER, report.table(sections=sections))
         for name, comparisons in compared.items():
             print_result("", f"against {name}:", "")
-            draw(evaluation.DIFFERENCE_HEADER, evaluation.tabulate_differences(comparisons))
+            draw(results.DIFFERENCE_HEADER, results.tabulate_differences(comparisons))
 
     show(result, draw_all)
 
 
 def _draw_markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     cells = [list(map(shown, row)) for row in rows]
-    print_result(*evaluation.draw_markdown(header, cells).split("\n"))
+    print_result(*results.draw_markdown(header, cells).split("\n"))
 
 
-def _show_ranking(report: evaluation.RankingReport) -> None:
+def _show_ranking(report: RankingReport) -> None:
     k = report.k
     values = {f"recall@{k}": report.recall, f"NDCG@{k}": report.ndcg, f"MAP@{k}": report.map}
     values |= {f"recall@{k}, {name} columns": recall for name, recall in report.by_popularity.items()}

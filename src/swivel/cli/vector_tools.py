@@ -21,8 +21,7 @@ from swivel.storage.arrays import write_array
 from swivel.storage.files import create_file
 from swivel.storage.output_folder import check_output_file, refuse_overlap
 from swivel.vectors import comparison, formats
-from swivel.vectors.formats import find_vectors
-from swivel.vectors.formats.registry import FORMATS
+from swivel.vectors.formats import FORMATS, find_vectors
 from swivel.vectors.search import check_count
 from swivel.vectors.text_encoder import SMOOTHING, find_tokenizer
 

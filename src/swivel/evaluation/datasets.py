@@ -1,27 +1,41 @@
 """Test sets and the files they are read from.
 
-The kind of a file follows from its columns, separated by tabs or spaces: `word1 word2 score`, or `a b c d`, optionally
-with a section as fifth column. Instead of the fifth column, lines of the form `: name` may start sections of analogies.
+The kind of a file follows from its columns: `word1 word2 score`; `a b c d`, optionally with a section as fifth column;
+or `word category`, separated by a tab. The other kinds are separated by tabs or spaces. Instead of the fifth column,
+lines of the form `: name` may start sections of analogies.
+
+The paper's eight sets, and sets of texts, are downloaded into a cache and verified by checksum. pooch, in the extra
+`evaluate`, downloads and stores the files. The environment variable SWIVEL_DATA selects another folder than the user's
+cache.
 """
 
 from __future__ import annotations
 
+import logging
 import math
+import os
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import compress, permutations
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NoReturn
 
-from swivel.errors import ConfigError, EvaluationError, clear_errors
-from swivel.evaluation.download import PAPER_ORDER, name_set, published_sections
+from swivel.errors import ConfigError, EvaluationError, StorageError, clear_errors, missing_extra
 from swivel.runtime.numbers import parse_float
+from swivel.runtime.progress import SILENT, Progress
+from swivel.storage.files import write_file
+from swivel.storage.lock import scratch_folder
 
+HOST = "https://raw.githubusercontent.com"
+FOLDER_VARIABLE = "SWIVEL_DATA"
 HALVES = ("tune", "report")
 SUFFIXES = (".tsv", ".txt")
-EXPECTED = "expected word1 word2 score, or a b c d with or without a section, separated by tabs or spaces"
+EXPECTED = (
+    "expected word1 word2 score, or a b c d with or without a section, separated by tabs or spaces, or word and "
+    "category, separated by a tab"
+)
 FourWords = tuple[str, str, str, str]
 
 
@@ -53,7 +67,21 @@ class AnalogySet:
         return len(self.questions)
 
 
-TestSet = SimilaritySet | AnalogySet
+@dataclass(frozen=True, slots=True)
+class CategorySet:
+    """Words, or texts, and the category that people assigned to each of them."""
+
+    name: str
+    items: tuple[str, ...]
+    categories: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of words or texts."""
+        return len(self.items)
+
+
+TestSet = SimilaritySet | AnalogySet | CategorySet
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +217,7 @@ def read_bundled() -> AnalogySet:
 def split_set(test_set: TestSet, half: str) -> TestSet:
     """Return the half of a set with the name `tune` or `report`.
 
-    Similarity is split by line: odd lines are for tuning, even lines for the report. Analogies are
+    Similarity and categories are split by line: odd lines are for tuning, even lines for the report. Analogies are
     split by pairs of words: the checksum of a pair, in either order, assigns it to a half. A question belongs to a half
     if both its pairs (a, b) and (c, d) do, and to none otherwise, so that no pair of a reported question occurs in the
     tuning half.
@@ -204,6 +232,8 @@ def split_set(test_set: TestSet, half: str) -> TestSet:
     lines = slice(HALVES.index(half), None, len(HALVES))
     if isinstance(test_set, SimilaritySet):
         return SimilaritySet(test_set.name, test_set.pairs[lines], test_set.scores[lines])
+    if isinstance(test_set, CategorySet):
+        return CategorySet(test_set.name, test_set.items[lines], test_set.categories[lines])
 
     is_in_half = [half_of_pair(a, b) == half_of_pair(c, d) == half for a, b, c, d in test_set.questions]
     questions = tuple(compress(test_set.questions, is_in_half))
@@ -248,6 +278,9 @@ def _parse(path: Path, lines: Sequence[Line], lowercase: bool) -> TestSet:
         lines[0].fail(f"{EXPECTED}, got {lines[0].text!r}")
     if kind == "analogies":
         return _parse_analogies(name_set(path), lines, spell)
+    if kind == "categories":
+        rows = [line.take(2, "word and category, separated by a tab") for line in lines]
+        return CategorySet(name_set(path), tuple(spell(row[0]) for row in rows), tuple(row[1] for row in rows))
 
     rows = [line.take(3, "word1 word2 score") for line in lines]
     scores = tuple(line.parse_score(row[2]) for line, row in zip(lines, rows, strict=True))
@@ -260,7 +293,10 @@ def _find_kind(lines: Sequence[Line]) -> str | None:
         return None
     if lines[0].section() is not None:
         return "analogies"
-    return {3: "similarity", 4: "analogies", 5: "analogies"}.get(len(lines[0].columns()))
+    width = len(lines[0].columns())
+    if width == 2 and "\t" not in lines[0].text:  # Two words without a tab are more likely to be plain text.
+        return None
+    return {2: "categories", 3: "similarity", 4: "analogies", 5: "analogies"}.get(width)
 
 
 def _parse_analogies(name: str, lines: Sequence[Line], spell: _Spell) -> AnalogySet:
@@ -288,3 +324,146 @@ def _parse_analogies(name: str, lines: Sequence[Line], spell: _Spell) -> Analogy
     if not any(sections):
         sections = published_sections(name, len(questions)) or sections
     return AnalogySet(name, tuple(questions), tuple(section or name for section in sections))
+
+
+@dataclass(frozen=True, slots=True)
+class SetSource:
+    """Where a test set is published, and the checksum of its file."""
+
+    name: str
+    path: str
+    sha256: str
+    repository: str
+    commit: str
+    stored_as: str = ""  # name of the file in the cache; by default its published name
+
+    @property
+    def file(self) -> str:
+        """Name of the file in the cache."""
+        return self.stored_as or PurePosixPath(self.path).name
+
+    def url(self, host: str = HOST) -> str:
+        """Return the URL of the file."""
+        return f"{host}/{self.repository}/{self.commit}/{self.path}"
+
+
+def _read_data(name: str) -> list[list[str]]:
+    """Return the fields of the lines of a file of the package that are no comments."""
+    text = (files("swivel") / "data" / name).read_text(encoding="utf-8")
+    return [line.split() for line in text.splitlines() if not line.startswith("#")]
+
+
+def _read_sources() -> Iterator[SetSource]:
+    place = ("", "")
+    for first, second, *rest in _read_data("test_sets.txt"):
+        if rest:
+            yield SetSource(first, second, rest[0], *place, stored_as="".join(rest[1:]))
+        else:
+            place = (first, second)
+
+
+_ALL_SOURCES = tuple(_read_sources())
+# The sets of Levy, Goldberg and Dagan (2015) in the order of the paper's table; pairs with scores of SemEval 2012 to
+# 2016, and texts with labels.
+SOURCES = tuple(source for source in _ALL_SOURCES if not source.stored_as)
+TEXT_SOURCES = tuple(source for source in _ALL_SOURCES if source.stored_as)
+PAPER_ORDER = tuple(source.name for source in SOURCES)
+_OUR_NAMES = {Path(source.file).stem: source.name for source in SOURCES}
+
+
+def name_set(file: Path) -> str:
+    """Return the name of the set in a file: Swivel's name for a published file, otherwise the file name without suffix.
+
+    >>> name_set(Path("luong_rare.txt")), name_set(Path("own.tsv"))
+    ('rare_words', 'own')
+    """
+    return _OUR_NAMES.get(file.stem, file.stem)
+
+
+def published_sections(name: str, questions: int) -> list[str] | None:
+    """Return the section of each question of a published set; None for other sets or another number of questions."""
+    layout = [(int(lines), names) for set_name, lines, *names in _read_data("sections.txt") if set_name == name]
+    labels = [names[line % len(names)] for lines, names in layout for line in range(lines)]
+    return labels if layout and len(labels) == questions else None
+
+
+def fetch_sets(
+    sources: Sequence[SetSource] = SOURCES,
+    *,
+    host: str = HOST,
+    progress: Progress = SILENT,
+    title: str = "the paper's test sets",
+) -> tuple[Path, ...]:
+    """Return the files of the paper's sets, or of other sets with a title for messages, downloading the missing ones.
+
+    Raises
+    ------
+    EvaluationError
+        If a file is missing and cannot be downloaded, or has a wrong checksum.
+    """
+    try:
+        import pooch
+    except ImportError as error:
+        raise missing_extra(title, "pooch", "evaluate") from error
+
+    chosen = os.environ.get(FOLDER_VARIABLE)
+    folder = Path(chosen or Path(pooch.os_cache("swivel"), "evaluation")).expanduser()
+    if not folder.is_absolute() and not chosen:
+        raise EvaluationError(f"no home folder for {title}: pass a folder of sets, or set {FOLDER_VARIABLE}")
+
+    folder = folder.absolute()
+    stored = {source: folder / source.file for source in sources}
+    missing = []
+    for source, file in stored.items():
+        if not file.is_file() or pooch.file_hash(str(file)) != source.sha256:
+            missing.append(source)
+    if missing:
+        progress.message(f"downloading {', '.join(source.file for source in missing)} into {folder}")
+
+    # Its messages and warnings would stand between ours.
+    logger = pooch.get_logger()
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        for number, source in enumerate(missing):
+            url = source.url(host)
+            try:
+                # pooch writes to a temporary file that stays if the process is killed and only its owner may read.
+                with scratch_folder(folder) as scratch:
+                    file = Path(pooch.retrieve(url, f"sha256:{source.sha256}", source.file, scratch))
+                    write_file(folder / source.file, file.read_bytes())
+            except ValueError as error:  # pooch raises it for a wrong checksum
+                raise EvaluationError(
+                    f"{source.file}, downloaded from {url}, has a wrong checksum and was not kept: "
+                    "try again, or pass a folder of test sets"
+                ) from error
+            except (OSError, StorageError) as error:
+                raise _explain_failure(error, missing[number:], folder, title) from error
+    finally:
+        logger.setLevel(level)
+    return tuple(stored.values())
+
+
+def _explain_failure(error: Exception, missing: Sequence[SetSource], folder: Path, title: str) -> EvaluationError:
+    """Return an error that says why the first of the missing files cannot be downloaded, and how to get them."""
+    first = missing[0]
+    published = [
+        f"{source.path} (as {source.stored_as})" if source.stored_as else source.file
+        for source in missing
+        if source.repository == first.repository
+    ]
+    return EvaluationError(
+        f"{title} are not in the cache and cannot be downloaded ({_reason(error)}): pass a folder of "
+        f"test sets, or copy {', '.join(published)} from "
+        f"github.com/{first.repository}, commit {first.commit[:8]}, to {folder}"
+    )
+
+
+def _reason(error: Exception) -> str:
+    """Return a short reason for a failed download; the message of the library is a whole paragraph."""
+    response = getattr(error, "response", None)
+    if response is not None:
+        return f"HTTP status {response.status_code}"
+    if isinstance(error, StorageError):
+        return str(error)
+    return getattr(error, "strerror", None) or type(error).__name__

@@ -1,8 +1,8 @@
 """The rules of evaluation, results on test sets, differences between two reports, and accuracy by frequency.
 
 Similarity is compared on the pairs that count in both reports; analogies on all questions or, with the rule `skip`, on
-those known to both. Both models are resampled together, item by item, so that items that are difficult for both do not
-blur the difference.
+those known to both; categories on the words known to both. Both models are resampled together, item by item, so that
+items that are difficult for both do not blur the difference.
 
 The frequency of a question is the mean count of its four words. Buckets of frequency depend on the questions and counts
 only, not on the answers, so that the buckets of two models contain the same questions.
@@ -22,18 +22,8 @@ from numpy.typing import NDArray
 from swivel.config import FLAG, NATURAL, POSITIVE_INT, check_fields, config_field, one_of
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import EvaluationError
-from swivel.evaluation.bootstrap import (
-    DRAWS,
-    SEED,
-    Doubles,
-    Interval,
-    draw_correlations,
-    draw_share_differences,
-    percentile_interval,
-    rank_correlation,
-    share_interval,
-    two_sided_p,
-)
+from swivel.evaluation import bootstrap
+from swivel.evaluation.bootstrap import DRAWS, SEED, Doubles, Interval
 from swivel.evaluation.datasets import HALVES, FourWords
 from swivel.runtime.notebook import draw_html
 from swivel.vectors.vectors import METHODS
@@ -46,7 +36,7 @@ DIFFERENCE_HEADER = ("set", "first", "second", "difference", "95 % interval", "p
 MIN_KNOWN = 10  # With fewer known items, an interval says nothing, and none is printed.
 AT_LEAST = 100  # questions in a bucket of frequency
 _STEPS = 8  # buckets per factor of ten, before buckets with too few questions are merged
-MEASURES = {"similarity": "rho", "analogies": "accuracy", "section": "accuracy"}
+MEASURES = {"similarity": "rho", "analogies": "accuracy", "section": "accuracy", "categories": "purity"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +72,7 @@ class EvaluationConfig:
 class SetResult:
     """The result of a test set, or of a section of analogies; a figure is None if it is not defined."""
 
-    kind: str  # "similarity", "analogies" or "section"
+    kind: str  # "similarity", "analogies", "section" or "categories"
     name: str
     figure: float | None
     interval: Interval | None  # 95 %
@@ -91,8 +81,8 @@ class SetResult:
     known_only: float | None  # figure over the known items only; None if unknown pairs have a cosine by the rules
     all_items: float | None  # figure over all items: an unknown one is wrong, or has a cosine of 0
     sections: tuple[SetResult, ...] = field(default=(), repr=False)
-    # In the order of the file: the cosine of a pair, 1 for a right question and 0 for a wrong one; NaN for an item that
-    # is skipped or not known.
+    # In the order of the file: the cosine of a pair, 1 if a question or a word is right, else 0; NaN if it is skipped
+    # or not known. A word of a category is right if its category is that of its cluster.
     values: Doubles = field(default_factory=lambda: np.empty(0), compare=False, repr=False)
     # The scores of people for pairs.
     scores: Doubles = field(default_factory=lambda: np.empty(0), compare=False, repr=False)
@@ -100,22 +90,22 @@ class SetResult:
 
     @property
     def measure(self) -> str:
-        """Spearman's "rho" of pairs, or "accuracy" of analogies."""
+        """Spearman's "rho" of pairs, "accuracy" of analogies or "purity" of categories."""
         return MEASURES[self.kind]
 
     @property
     def is_right(self) -> Flags:
-        """Whether each question is right; an unknown one never is."""
+        """Whether each question or word is right; an unknown one never is."""
         return np.asarray(self.values == 1)
 
     @property
     def is_known(self) -> Flags:
-        """Whether the model knows all words of each question."""
+        """Whether the model knows all words of each question, or each word."""
         return ~np.isnan(self.values)
 
     @property
     def correct(self) -> int:
-        """Number of right questions."""
+        """Number of right questions or words."""
         return int(self.is_right.sum())
 
     def _repr_html_(self) -> str:
@@ -250,19 +240,19 @@ def _compare(first: SetResult, second: SetResult, counts_unknown: bool, draws: i
     differences = np.empty(0)
     if first.kind == "similarity":
         scores = first.scores[is_in_both]
-        figures = rank_correlation(one, scores), rank_correlation(other, scores)
-        resampled = draw_correlations([one, other], scores, draws=draws, seed=seed)
+        figures = bootstrap.rank_correlation(one, scores), bootstrap.rank_correlation(other, scores)
+        resampled = bootstrap.draw_correlations([one, other], scores, draws=draws, seed=seed)
         differences = resampled[0] - resampled[1]
     elif len(one):
         figures = float(one.mean()), float(other.mean())
-        differences = draw_share_differences(one == 1, other == 1, draws=draws, seed=seed)
+        differences = bootstrap.draw_share_differences(one == 1, other == 1, draws=draws, seed=seed)
 
     difference = interval = p_value = None
     if figures[0] is not None and figures[1] is not None:
         difference = figures[0] - figures[1]
-        interval = percentile_interval(differences)
+        interval = bootstrap.percentile_interval(differences)
     if interval is not None:
-        p_value = two_sided_p(differences)
+        p_value = bootstrap.two_sided_p(differences)
     return Difference(first.name, first.kind, *figures, difference, interval, p_value, len(one))
 
 
@@ -339,11 +329,11 @@ def _make_points(first: SetResult, second: SetResult | None, counts: Counts, at_
         is_member = (steps >= start) & (steps < stop)
         is_right = first.is_right[is_member]
         figure = float(is_right.mean())
-        interval = share_interval(int(is_right.sum()), len(is_right))
+        interval = bootstrap.share_interval(int(is_right.sum()), len(is_right))
         if second is not None:
             others = second.is_right[is_member]
             figure -= float(others.mean())
-            interval = percentile_interval(draw_share_differences(is_right, others))
+            interval = bootstrap.percentile_interval(bootstrap.draw_share_differences(is_right, others))
 
         low, high = interval or (figure, figure)
         points.append(Point(float(logs[is_member].mean()), figure, low, high, len(is_right)))

@@ -1,13 +1,16 @@
-"""Scores of vectors on test sets of similarity and analogies.
+"""Scores of vectors on test sets of similarity, analogies and categories.
 
 Similarity is Spearman's rank correlation of the cosines of pairs with human scores. An analogy, "a is to b as c is to
 ?", is answered by the best word of the whole vocabulary; the words of the question and vectors of zeros are never
-answers. `EvaluationConfig` has the rules for unknown words.
+answers. For categories, the known words are clustered by k-means on unit vectors, with as many clusters as categories;
+each cluster is assigned its most frequent category, and purity is the fraction of words whose category is that of
+their cluster. `EvaluationConfig` has the rules for unknown words.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,16 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from swivel.errors import ConfigError, EvaluationError
-from swivel.evaluation.bootstrap import (
-    Doubles,
-    draw_correlations,
-    percentile_interval,
-    rank_correlation,
-    share_interval,
-)
-from swivel.evaluation.datasets import AnalogySet, SimilaritySet, TestSet, find_sets, split_set
-from swivel.evaluation.download import fetch_sets
+from swivel.errors import ConfigError, EvaluationError, missing_extra
+from swivel.evaluation import bootstrap
+from swivel.evaluation.bootstrap import Doubles
+from swivel.evaluation.datasets import AnalogySet, CategorySet, SimilaritySet, TestSet, fetch_sets, find_sets, split_set
 from swivel.evaluation.results import EvaluationConfig, Flags, Report, SetResult
 from swivel.runtime.parallel import run_in_chunks
 from swivel.runtime.progress import SILENT, Progress, choose_progress, track
@@ -116,7 +113,14 @@ def score_sets(
     EvaluationError
         If no item of any set is known.
     """
-    results = tuple(score_set(vectors, test_set, rules, progress=progress) for test_set in sets)
+    results = []
+    for each in sets:
+        if isinstance(each, SimilaritySet):
+            results.append(score_similarity(vectors, each, rules))
+        elif isinstance(each, CategorySet):
+            results.append(score_categories(vectors, each, rules))
+        else:
+            results.append(score_analogies(vectors, each, rules, progress=progress))
 
     # A set in another language, or with capital letters, has no known word. That is an error only if all are so.
     unknown = [result.name for result in results if result.known == 0]
@@ -130,27 +134,13 @@ def score_sets(
     for name in unknown:
         progress.message(f"{name}: no item is in the vocabulary")
 
-    return results
-
-
-def score_set(
-    vectors: Vectors, test_set: TestSet, rules: EvaluationConfig, *, progress: Progress = SILENT
-) -> SetResult:
-    """Return the result of vectors on a test set of any kind."""
-    if isinstance(test_set, SimilaritySet):
-        return score_similarity(vectors, test_set, rules)
-    return score_analogies(vectors, test_set, rules, progress=progress)
-
-
-def _count_known(vectors: Vectors, rules: EvaluationConfig) -> int:
-    """Return the number of words that count as known; these are the first ones."""
-    return len(vectors) if rules.top is None else min(rules.top, len(vectors))
+    return tuple(results)
 
 
 def _find_ids(vectors: Vectors, words: tuple[str, ...], rules: EvaluationConfig) -> list[int]:
     """Return the ids of words, with -1 for words that do not count as known."""
     ids = vectors.vocabulary.ids
-    limit = _count_known(vectors, rules)
+    limit = len(vectors) if rules.top is None else min(rules.top, len(vectors))
 
     # Words are sorted by frequency: the first `limit` are the most frequent ones.
     numbers = [ids.get(word, limit) for word in words]
@@ -167,7 +157,7 @@ def score_similarity(vectors: Vectors, pairs: SimilaritySet, rules: EvaluationCo
     rows = vectors.unit_vectors[np.maximum(ids, 0)].astype(np.float64)
     rows[ids < 0] = 0
     if rules.unknown_pairs == "mean":
-        mean = vectors.vectors[: _count_known(vectors, rules)].mean(axis=0, dtype=np.float64)
+        mean = vectors.vectors[: rules.top].mean(axis=0, dtype=np.float64)
         rows[ids < 0] = scale_to_unit(mean[None])
     elif rules.unknown_pairs == "guess" and not is_known.all():
         unknown = [pair[side] for pair, row in zip(pairs.pairs, ids, strict=True) for side in (0, 1) if row[side] < 0]
@@ -198,13 +188,13 @@ def summarize_pairs(
 
     figure = interval = known_only = all_items = None
     if known:
-        figure = rank_correlation(values[is_counted], scores[is_counted])
-        all_items = rank_correlation(np.nan_to_num(values), scores)
+        figure = bootstrap.rank_correlation(values[is_counted], scores[is_counted])
+        all_items = bootstrap.rank_correlation(np.nan_to_num(values), scores)
     if is_counted.sum() == known:
         known_only = figure
     if figure is not None:
-        resampled = draw_correlations([values[is_counted]], scores[is_counted], draws=draws)
-        interval = percentile_interval(resampled[0])
+        resampled = bootstrap.draw_correlations([values[is_counted]], scores[is_counted], draws=draws)
+        interval = bootstrap.percentile_interval(resampled[0])
 
     figures = (figure, interval, known, pairs.size, known_only, all_items)
     return SetResult("similarity", pairs.name, *figures, values=values, scores=scores, items=pairs.pairs)
@@ -315,6 +305,33 @@ def _tally(kind: str, name: str, values: Doubles, rules: EvaluationConfig) -> Se
 
     # The paper counts a question with an unknown word as wrong: a small vocabulary is no advantage.
     counted = total if rules.unknown == "wrong" else known
-    interval = share_interval(correct, counted, draws=rules.draws)
+    interval = bootstrap.share_interval(correct, counted, draws=rules.draws)
     shares = (correct / known, correct / total)
     return SetResult(kind, name, correct / counted, interval, known, total, *shares, values=values)
+
+
+def score_categories(vectors: Vectors, words: CategorySet, rules: EvaluationConfig | None = None) -> SetResult:
+    """Cluster the known words of a set and return the purity of the clusters."""
+    try:
+        from sklearn.cluster import KMeans
+    except ImportError as error:
+        raise missing_extra("sets of categories", "scikit-learn", "evaluate") from error
+
+    rules = rules or EvaluationConfig()
+    ids = np.array(_find_ids(vectors, words.items, rules), np.int64)
+    is_known = ids >= 0
+    names, categories = np.unique(np.array(words.categories)[is_known], return_inverse=True)
+    values = np.where(is_known, 0.0, np.nan)
+    result = SetResult("categories", words.name, None, None, int(is_known.sum()), len(ids), None, None, values=values)
+    if len(names) >= 2:
+        unit = vectors.unit_vectors[ids[is_known]].astype(np.float64)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Equal vectors may leave a cluster empty, which does not affect purity.
+            clusters = KMeans(len(names), n_init=10, random_state=1).fit_predict(unit)
+
+        table = np.zeros((len(names), len(names)), np.int64)
+        np.add.at(table, (clusters, categories), 1)
+        # Of equally frequent categories of a cluster, `argmax` returns the first one.
+        values[is_known] = table.argmax(axis=1)[clusters] == categories
+        result = _tally("categories", words.name, values, dataclasses.replace(rules, unknown="skip"))
+    return dataclasses.replace(result, items=words.items)

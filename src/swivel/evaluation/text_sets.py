@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from swivel.errors import EvaluationError, missing_extra
+from swivel.evaluation import datasets
 from swivel.evaluation.bootstrap import rank_correlation
-from swivel.evaluation.datasets import Line, SimilaritySet, list_set_files, read_lines
-from swivel.evaluation.download import TEXT_SOURCES, fetch_sets
+from swivel.evaluation.datasets import CategorySet, Line, SimilaritySet
 from swivel.evaluation.results import draw_figure
 from swivel.runtime.notebook import draw_html
 from swivel.runtime.progress import Progress, choose_progress, track
@@ -38,20 +38,6 @@ _INVERSE_PENALTY = 0.01
 _USUAL_TEXTS = 3_000
 _MAX_STEPS = 100
 _EXPECTED = "expected score, text and text, separated by tabs, or label and text, separated by a tab or a space"
-
-
-@dataclass(frozen=True, slots=True)
-class CategorySet:
-    """Texts, and the category that people assigned to each of them."""
-
-    name: str
-    items: tuple[str, ...]
-    categories: tuple[str, ...]
-
-    @property
-    def size(self) -> int:
-        """Number of texts."""
-        return len(self.items)
 
 
 TextSet = SimilaritySet | CategorySet
@@ -142,7 +128,7 @@ def evaluate_texts(
     vectors = as_vectors(vectors)
     receiver = choose_progress(progress)
     if source is None:
-        source = fetch_sets(TEXT_SOURCES, progress=receiver, title="the sets of texts")
+        source = datasets.fetch_sets(datasets.TEXT_SOURCES, progress=receiver, title="the sets of texts")
     sets = read_text_sets(source)
 
     results = []
@@ -158,11 +144,11 @@ def evaluate_texts(
 
 def read_text_sets(source: str | Path | Iterable[str | Path]) -> tuple[TextSet, ...]:
     """Read sets of texts from a file, the `.tsv` and `.txt` files of a folder, or a list of files and folders."""
-    return tuple(_read_text_set(file) for file, _ in list_set_files(source, "sets of texts", _EXPECTED))
+    return tuple(_read_text_set(file) for file, _ in datasets.list_set_files(source, "sets of texts", _EXPECTED))
 
 
 def _read_text_set(path: Path) -> TextSet:
-    lines = read_lines(path, may_be_latin=True)
+    lines = datasets.read_lines(path, may_be_latin=True)
     if not lines:
         raise EvaluationError(f"{path}: the file is empty; {_EXPECTED}")
     if lines[0].text.count("\t") >= 2:

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix, to_units
 from swivel.errors import DamagedFolder
-from swivel.evaluation import read_bundled, score_analogies
+from swivel.evaluation.datasets import read_bundled
+from swivel.evaluation.scores import score_analogies
 from swivel.pipeline.settings import resolve_training
 from swivel.pipeline.train import ReportJob, train_vectors
 from swivel.runtime.options import RunOptions

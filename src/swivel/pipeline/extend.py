@@ -34,7 +34,7 @@ from swivel.storage.files import create_folder
 from swivel.storage.lock import scratch_folder
 from swivel.storage.manifest import fingerprint, open_array
 from swivel.storage.output_folder import check_output, has_result, open_work_folder
-from swivel.vectors import Vectors, VectorTable, combine_vectors, load, recover_axes
+from swivel.vectors import Vectors, VectorTable, combine_vectors, recover_axes
 from swivel.vectors.folder import write_vectors
 from swivel.vectors.formats import as_vectors
 from swivel.vectors.subwords import blend, unblend
@@ -108,7 +108,7 @@ def extend(
             inputs["vocabulary"] = fingerprint(list(word_list))
         provenance = {"config": config, "inputs": inputs}
         if has_result(path, "vectors", provenance, options, is_comparable=can_compare(inputs)):
-            return load(path)
+            return Vectors.load(path)
 
     with open_work_folder(path) as folder:
         with scratch_folder(folder) as scratch:
@@ -118,7 +118,7 @@ def extend(
             return result
         with create_folder(path, "vectors", overwrite=options.overwrite) as writer:
             write_vectors(writer, result, config=config, inputs=inputs, facts=to_facts(digests))
-    return load(path)
+    return Vectors.load(path)
 
 
 def _open_trained(vectors: Vectors | str | Path) -> Vectors:

@@ -177,11 +177,11 @@ def train_vectors(
     `popularity`, the part of popularity in rankings, and `tuning`, the search that settings are from, are recorded.
     """
     with defer_signals():
-        from swivel import vectors
         from swivel.pipeline.train_job import describe_provenance, run_training
         from swivel.training.checkpoint import refuse_other_run, sweep_checkpoints
         from swivel.training.initialization import find_start
         from swivel.training.loop import run_provenance
+        from swivel.vectors import Vectors
 
     options = report.options
     trained_on = matrix.transformed(config.transform)
@@ -192,7 +192,7 @@ def train_vectors(
     # Finished: only checkpoints that a killed process could not remove are left to do.
     if path is not None and has_result(path, "vectors", provenance, options):
         sweep_checkpoints(path, run_provenance(matrix, config, start))
-        result = vectors.load(path)
+        result = Vectors.load(path)
     else:
         if path is not None and not options.overwrite:
             refuse_other_run(path, run_provenance(matrix, config, start))

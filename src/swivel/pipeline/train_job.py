@@ -95,7 +95,7 @@ def run_training(
                 remove_checkpoints(output.path)
 
     assert path is not None  # Other ranks wait in `open_executor` until the leading one has written the folder.
-    loaded = vectors.load(path)
+    loaded = Vectors.load(path)
     loaded.trust()
     return loaded
 

@@ -19,7 +19,9 @@ from swivel._version import __version__
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix
 from swivel.errors import MissingExtra
-from swivel.evaluation import EvaluationConfig, SetResult, read_bundled, score_analogies
+from swivel.evaluation import EvaluationConfig, SetResult
+from swivel.evaluation.datasets import read_bundled
+from swivel.evaluation.scores import score_analogies
 from swivel.reports.html import (
     write_details,
     write_facts,
@@ -33,7 +35,7 @@ from swivel.reports.plots import draw_figure, plot_epochs, plot_map
 from swivel.runtime.progress import format_rate
 from swivel.runtime.resources import count_cores
 from swivel.storage.files import write_file
-from swivel.vectors import Neighbor, Vectors, VectorTable, load
+from swivel.vectors import Neighbor, Vectors, VectorTable
 from swivel.vectors.projection import compute_umap, fit_to_frame, reduce_vectors, weigh_labels
 from swivel.vectors.search import scale_to_unit
 
@@ -188,7 +190,7 @@ def write_report(
     >>> len(run.epochs), [asked.word for asked in run.asked]
     (2, ['milk', 'sugar', 'tea'])
     """
-    loaded = load(vectors) if isinstance(vectors, (str, Path)) else vectors
+    loaded = Vectors.load(vectors) if isinstance(vectors, (str, Path)) else vectors
     run = summarize_run(loaded, matrix)
     write_file(Path(out), compose_run(run, draw_figures(run.map, run.epochs), seconds or {}).encode())
     return run

@@ -92,12 +92,6 @@ def _split_parts(rows: Floats, columns: Floats | None, columns_per_row: int, com
             "things: use combine='rows'"
         )
 
-    if len(columns) != len(rows) * columns_per_row:
-        raise ConfigError(
-            f"{len(rows):,} rows with {columns_per_row} columns each need {len(rows) * columns_per_row:,} columns, "
-            f"got {len(columns):,}"
-        )
-
     return np.asarray(columns, np.float32).reshape(len(rows), columns_per_row, columns.shape[1])
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from swivel.runtime.resources import count_cores
 from swivel.vectors.combine import find_main_axes
-from swivel.vectors.search import Floats, one_blas_thread
+from swivel.vectors.search import Floats, best_rows
 from swivel.vectors.vectors import Vectors
 
 KEPT = 50  # components for UMAP and the clusters; at dim 300 the rest is mostly noise and six times the work
@@ -25,7 +25,6 @@ SMALL_MAP_EPOCHS = 500
 UMAP = {"neighbors": NEIGHBORS, "curve": CURVE, "epochs": (EPOCHS, SMALL_MAP_EPOCHS)}
 _CHUNK = 16_384
 _QUERIES = 1_024
-_ROWS = 512  # compared with the queries at once: 2 MiB of scores stay in the cache
 _HALVINGS = 64  # of the interval of sigma
 _TOLERANCE = 1e-5  # of the sum of weights
 _MIN_SIGMA = 1e-3  # times the mean distance
@@ -103,27 +102,15 @@ def find_neighbors(values: Floats, count: int) -> tuple[NDArray[np.intp], Floats
     >>> ids.tolist(), distances.tolist()
     ([[2], [2], [0]], [[1.0], [4.242640495300293], [1.0]])
     """
-    from swivel.vectors.vector_kernels import keep_best
-
     # |x - y|^2 = |x|^2 - 2 (x . y - |y|^2 / 2): the nearest y has the largest x . y - |y|^2 / 2.
     biases = -(values * values).sum(axis=1, dtype=np.float32) / 2
-    ids = np.zeros((len(values), count), np.intp)
-    best = np.full((len(values), count), -np.inf, np.float32)
-    distances = np.empty((len(values), count), np.float32)
+    own = np.arange(len(values))[:, None]  # No vector is its own neighbor.
+    ids, _ = best_rows(values, values, count, biases=biases, excluded=own)
 
-    def search(start: int) -> None:
+    distances = np.empty(ids.shape, np.float32)
+    for start in range(0, len(values), _QUERIES):
         piece = slice(start, start + _QUERIES)
-        for first in range(0, len(values), _ROWS):
-            rows = slice(first, first + _ROWS)
-            scores = values[piece] @ values[rows].T
-            own = np.arange(max(start, first), min(start + _QUERIES, first + _ROWS, len(values)))
-            scores[own - start, own - first] = -np.inf  # No vector is its own neighbor.
-            keep_best(scores, biases[rows], first, ids[piece], best[piece])
         distances[piece] = np.linalg.norm(values[piece, None] - values[ids[piece]], axis=2)  # exact also near 0
-
-    # A thread takes queries of its own: threads that share a product wait for each other on busy cores.
-    with one_blas_thread(), ThreadPoolExecutor(count_cores()) as pool:
-        list(pool.map(search, range(0, len(values), _QUERIES)))
     return ids, distances
 
 

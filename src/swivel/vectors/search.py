@@ -1,11 +1,15 @@
-"""Array functions for similarity search: unit vectors, cosines and the highest of many scores."""
+"""Queries, and array functions for similarity search: unit vectors, cosines and the highest of many scores.
+
+A query is a token, a vector, or word arithmetic written as text, such as `king - man + woman`.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +19,7 @@ from swivel.runtime.parallel import run_in_chunks
 from swivel.runtime.resources import check_libraries, check_memory, count_cores
 
 Floats = NDArray[np.float32]
+Query = str | Iterable[str] | NDArray[Any]
 
 LABEL_BYTES = 150  # memory of a label in a vocabulary, with its entries in dictionaries
 # Keeps 3CosMul from dividing by zero (Levy and Goldberg, 2014).
@@ -184,3 +189,73 @@ def check_count(count: int) -> None:
     """Raise ConfigError if a number of results is not a positive integer."""
     if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
         raise ConfigError(f"count must be a positive integer, got {count!r}", argument="count")
+
+
+class Expression(NamedTuple):
+    """Word arithmetic: the tokens to add and the tokens to subtract."""
+
+    plus: tuple[str, ...]
+    minus: tuple[str, ...]
+
+
+def parse_expression(text: str) -> Expression:
+    """Parse text such as `king - man + woman`.
+
+    A sign needs spaces around it, so that tokens may contain hyphens and spaces.
+
+    >>> parse_expression("vice-president - man + woman")
+    Expression(plus=('vice-president', 'woman'), minus=('man',))
+    """
+    # The lookarounds keep this linear in the length of the text, even for long runs of spaces.
+    first, *pieces = re.split(r"(?<!\S)([+-])(?!\S)", text.strip())
+    signs = pieces[::2]
+    tokens = [token.strip() for token in pieces[1::2]]
+
+    # An expression may begin with a sign; otherwise its first token is added.
+    if first or not signs:
+        signs.insert(0, "+")
+        tokens.insert(0, first.strip())
+    if "" in tokens:
+        raise ConfigError(
+            f"{text!r} is not an expression: write tokens with + or - between spaces, such as king - man + woman"
+        )
+
+    plus = tuple(token for sign, token in zip(signs, tokens, strict=True) if sign == "+")
+    minus = tuple(token for sign, token in zip(signs, tokens, strict=True) if sign == "-")
+    return Expression(plus, minus)
+
+
+def as_tokens(query: Query) -> tuple[str, ...] | None:
+    """Return the tokens of a query, or None if it is a vector."""
+    if isinstance(query, str):
+        return (query,)
+    if not isinstance(query, Iterable) or (isinstance(query, np.ndarray) and query.dtype.kind not in "OTU"):
+        return None
+    tokens = tuple(query)  # once, because it may be a generator
+    return tokens if all(isinstance(token, str) for token in tokens) else None
+
+
+def read_query(
+    query: Query, minus: str | Iterable[str], known: Container[str]
+) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+    """Return the tokens that a query adds, None for a vector, and those that it subtracts."""
+    subtracted = as_tokens(minus)
+    if subtracted is None:
+        raise ConfigError(f"minus must be tokens, got {minus!r}: subtract a vector from the query instead")
+    if isinstance(query, str) and " " in query and query not in known:
+        query, negative = parse_expression(query)
+        subtracted += negative
+    return as_tokens(query), subtracted
+
+
+def check_vector(query: Query, dim: int) -> Floats:
+    """Return a query vector as float32; raise ConfigError if it is not `dim` finite numbers."""
+    try:
+        vector = np.array(query, np.float32)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"a query must be a token, several tokens or a vector: {error}") from error
+    if vector.shape != (dim,):
+        raise ConfigError(f"a query vector must have shape ({dim},), got {vector.shape}")
+    if not np.isfinite(vector).all():
+        raise ConfigError("a query vector must be finite")
+    return vector

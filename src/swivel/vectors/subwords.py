@@ -16,7 +16,6 @@ n-grams, weighted by inverse document frequency.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -99,10 +98,6 @@ class Subwords:
         """Return the expected cosine of each guess with the vector that the word would have had."""
         lengths = np.linalg.norm(guesses.astype(np.float64), axis=1) / (self.length or 1.0)
         return np.asarray(np.clip(_SLOPE * lengths + _OFFSET, 0.0, 1.0))
-
-    def rotate(self, rotation: NDArray[np.float64]) -> Subwords:
-        """Return the n-grams of vectors that were multiplied by a rotation."""
-        return dataclasses.replace(self, table=np.asarray(self.table @ rotation, np.float32))
 
 
 def blend(vectors: Floats, guesses: Floats, counts: NDArray[np.int64], strength: float) -> Floats:

@@ -1,4 +1,4 @@
-"""The rows or the columns of a model, and the rules for rows and columns that belong together."""
+"""The rows or the columns of a model, the rules for those that belong together, and what two models share."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, VocabularyError
 from swivel.vectors.search import Floats
 from swivel.vectors.subwords import Subwords
+
+_CHUNK_ROWS = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,3 +101,46 @@ def fingerprint_vectors(rows: VectorTable, columns: VectorTable | None) -> str:
             digest.update("\n".join(side.vocabulary.to_lines()).encode("utf-8", "surrogatepass"))
             digest.update(np.ascontiguousarray(side.values).data)
     return digest.hexdigest()[:16]
+
+
+def find_rotation(source: Floats, target: Floats) -> NDArray[np.float64]:
+    """Return the orthogonal matrix R that minimizes the distance of `source @ R` from `target`, both (n, d).
+
+    >>> quarter = np.array([[0, 1], [-1, 0]], np.float32)
+    >>> words = np.array([[1, 0], [0, 2], [3, 4]], np.float32)
+    >>> find_rotation(words, words @ quarter).round(6).tolist()
+    [[0.0, 1.0], [-1.0, 0.0]]
+    """
+    dim = source.shape[1]
+    if dim != target.shape[1]:
+        raise ConfigError(
+            f"cannot align vectors of {dim} and {target.shape[1]} dimensions: train both with the same dim"
+        )
+    if len(source) < dim:
+        raise ConfigError(f"{len(source):,} words do not determine a rotation in {dim} dimensions: use more words")
+
+    product = np.zeros((dim, dim))
+    for start in range(0, len(source), _CHUNK_ROWS):
+        piece = slice(start, start + _CHUNK_ROWS)
+        product += source[piece].astype(np.float64).T @ target[piece].astype(np.float64)
+
+    u, _, v_transposed = np.linalg.svd(product)
+    # Orthogonal Procrustes: R = U V' of the SVD U S V'. Longer rows weigh more. + 0.0 turns -0.0 into 0.0.
+    return np.asarray(u @ v_transposed) + 0.0
+
+
+def shared_words(a: Vocabulary, b: Vocabulary) -> list[str]:
+    """Return the words of both vocabularies, ordered by the larger of their two ranks (most frequent first).
+
+    >>> shared_words(Vocabulary(["the", "of", "king"]), Vocabulary(["of", "a", "king", "the"]))
+    ['of', 'king', 'the']
+    """
+    both = [(max(number, b.ids[word]), number, word) for number, word in enumerate(a.tokens) if word in b]
+    return [word for _, _, word in sorted(both)]
+
+
+def choose_anchors(a: Vocabulary, b: Vocabulary, words: Sequence[str] | int | None) -> Sequence[str]:
+    """Return the words that fix a rotation: those given, the N most frequent shared ones, or all shared."""
+    if isinstance(words, (str, bool)) or (isinstance(words, int) and words < 1):
+        raise ConfigError(f"words must be a list of words or a positive number of most frequent words, got {words!r}")
+    return shared_words(a, b)[:words] if words is None or isinstance(words, int) else words

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import islice
@@ -18,25 +19,16 @@ from swivel.runtime.notebook import draw_html
 from swivel.runtime.options import RunOptions
 from swivel.storage.files import create_folder
 from swivel.storage.output_folder import is_own_folder
-from swivel.vectors.align import fit_rotation
-from swivel.vectors.expressions import Query, as_tokens, explain_zero, resolve_query
+from swivel.vectors import search, vector_table
 from swivel.vectors.folder import STAGE, read_vectors, write_vectors
-from swivel.vectors.search import (
-    Floats,
-    best_ids,
-    best_rows,
-    check_count,
-    check_scores,
-    check_search,
-    scale_to_unit,
-    score_3cosmul,
-)
+from swivel.vectors.search import Floats, Query, as_tokens, scale_to_unit
 from swivel.vectors.subwords import Guess, Guesser, Subwords, fit_subwords
 from swivel.vectors.text_encoder import SMOOTHING, TextEncoder
-from swivel.vectors.vector_table import VectorTable, check_tables, check_text, fingerprint_vectors, freeze_array
+from swivel.vectors.vector_table import VectorTable
 
 METHODS = ("3cosadd", "3cosmul")
 QUERIES_PER_BATCH = 1_024
+NO_NEIGHBORS = "{!r} has no neighbors: it has no co-occurrences, so its vector is zero"
 
 
 class Neighbor(NamedTuple):
@@ -88,16 +80,16 @@ class Vectors:
         settings: Mapping[str, Mapping[str, Any]] | None = None,
         facts: Mapping[str, Any] | None = None,
     ) -> None:
-        is_rows = vectors is None or vectors is rows.values
         self._rows = rows.freeze()
         self._columns = None if columns is None else columns.freeze()
-        self._vectors = self._rows.values if vectors is None or is_rows else freeze_array(vectors)
+        is_rows = vectors is None or vectors is rows.values
+        self._vectors = self._rows.values if vectors is None or is_rows else vector_table.freeze_array(vectors)
         self._subwords = subwords
         self.shift = float(shift)
         self.columns_per_row = int(columns_per_row)
         self.settings = dict(settings or {})
         self.facts = dict(facts or {})
-        check_tables(self._rows, self._columns, self._vectors, self.columns_per_row, subwords)
+        vector_table.check_tables(self._rows, self._columns, self._vectors, self.columns_per_row, subwords)
 
         self.vocabulary: Vocabulary = rows.vocabulary
         self.column_vocabulary: Vocabulary | None = None if columns is None else columns.vocabulary
@@ -123,7 +115,7 @@ class Vectors:
     @cached_property
     def fingerprint(self) -> str:
         """Digest of the content: that of the files of a folder, or of the labels, rows and columns in memory."""
-        return fingerprint_vectors(self.row_table, self.column_table)
+        return vector_table.fingerprint_vectors(self.row_table, self.column_table)
 
     @property
     def row_table(self) -> VectorTable:
@@ -267,14 +259,14 @@ class Vectors:
     @cached_property
     def unit_vectors(self) -> Floats:
         """The vectors scaled to length 1, computed once; vectors of zeros stay zero."""
-        check_search(self.vectors)
+        search.check_search(self.vectors)
         unit = scale_to_unit(self.vectors)
         is_finite = np.isfinite(unit).all(axis=1)
         if not is_finite.all():
             token = self.vocabulary[int(np.argmin(is_finite))]
             raise ConfigError(f"the vector of {token!r} is not finite: train again with a lower learning rate")
 
-        return freeze_array(unit)
+        return vector_table.freeze_array(unit)
 
     @cached_property
     def is_zero(self) -> NDArray[np.bool_]:
@@ -302,7 +294,19 @@ class Vectors:
         minus
             Tokens to subtract.
         """
-        return np.array(resolve_query(self, query, minus)[0])
+        return np.array(self._resolve(query, minus)[0])
+
+    def _resolve(self, query: Query, minus: str | Iterable[str] = ()) -> tuple[Floats, list[int], list[int]]:
+        """Return the vector of a query, the ids of the tokens that it adds, and of those that it subtracts."""
+        added, subtracted = search.read_query(query, minus, self.vocabulary)
+        plus = self.find_rows(added or ())
+        less = self.find_rows(subtracted)
+        if len(plus) == 1 and not less:
+            return np.asarray(self.unit_vectors[plus[0]]), plus, less  # the usual case, quickly
+
+        # Unit vectors: a frequent word with a long vector must not dominate the sum.
+        total = search.check_vector(query, self.dim) if added is None else self.unit_vectors[plus].sum(axis=0)
+        return np.asarray(total - self.unit_vectors[less].sum(axis=0)), plus, less
 
     def nearest(
         self,
@@ -344,7 +348,7 @@ class Vectors:
         >>> Vectors(VectorTable(words, table)).nearest("king - man + woman", 1)[0].token
         'queen'
         """
-        check_count(count)
+        search.check_count(count)
         if guess and isinstance(query, str) and query not in self and " " not in query:
             query = self.guess(query).vector
         if among == "columns":
@@ -353,14 +357,16 @@ class Vectors:
             raise ConfigError(f"among must be 'rows' or 'columns', got {among!r}", argument="among")
 
         try:
-            total, plus, less = resolve_query(self, query, minus)
+            total, plus, less = self._resolve(query, minus)
         except UnknownToken as error:
             if self.subwords is None or not isinstance(query, str) or " " in query:
                 raise
             raise UnknownToken(f"{error} (pass guess=True for a guess from its spelling)") from None
         direction = scale_to_unit(total[None])[0]
         if not direction.any():
-            raise explain_zero(self, plus, less)
+            if len(plus) == 1 and not less:
+                raise ConfigError(NO_NEIGHBORS.format(self.vocabulary[plus[0]]))
+            raise ConfigError("the query has no neighbors: its vector is zero")
         scores = self.unit_vectors @ direction
         best = self.rank_rows(scores, plus + less, count)
         return self._name_rows(best, scores[best])
@@ -381,16 +387,16 @@ class Vectors:
         >>> [neighbors[0].token for neighbors in vectors.nearest_each(["king", "pear"])]
         ['queen', 'queen']
         """
-        check_count(count)
+        search.check_count(count)
         count = min(count, len(self))
         biases = np.where(self.is_zero, -np.inf, 0).astype(np.float32)
         answers: list[list[Neighbor]] = []
         remaining = iter(queries)
 
-        while batch := [resolve_query(self, query) for query in islice(remaining, QUERIES_PER_BATCH)]:
+        while batch := [self._resolve(query) for query in islice(remaining, QUERIES_PER_BATCH)]:
             directions = scale_to_unit(np.stack([total for total, _, _ in batch]))
             excluded = [plus + less for _, plus, less in batch]
-            best = best_rows(self.unit_vectors, directions, count, biases=biases, excluded=excluded)
+            best = search.best_rows(self.unit_vectors, directions, count, biases=biases, excluded=excluded)
 
             for ids, scores, direction in zip(*best, directions, strict=True):
                 answers.append(self._name_rows(ids, scores) if direction.any() else [])
@@ -408,10 +414,10 @@ class Vectors:
         if method == "3cosadd":
             return self.nearest([b, c], minus=[a], count=count)
 
-        check_count(count)
+        search.check_count(count)
         ids = self.find_rows([a, b, c])
         cosines = (self.unit_vectors @ word for word in self.unit_vectors[ids])
-        scores = score_3cosmul(*cosines)
+        scores = search.score_3cosmul(*cosines)
         best = self.rank_rows(scores, ids, count)
         return self._name_rows(best, scores[best])
 
@@ -499,13 +505,16 @@ class Vectors:
             The words used to fit the rotation: a list, or the number of most frequent shared words. By default all
             shared words, each scaled to length 1.
         """
-        rotation = fit_rotation(self, other, words)
+        anchors = vector_table.choose_anchors(self.vocabulary, other.vocabulary, words)
+        rotation = vector_table.find_rotation(*(each.unit_vectors[each.find_rows(anchors)] for each in (self, other)))
         rotated = (self.vectors @ rotation).astype(np.float32)
         # The axes of "parts" can be recovered from the vectors; sums of rows and columns cannot.
         settings = dict(self.settings)
         if settings.get("vectors", {}).get("combine") != "parts":
             settings.pop("vectors", None)
-        subwords = self.subwords and self.subwords.rotate(rotation)
+        subwords = self.subwords
+        if subwords is not None:
+            subwords = dataclasses.replace(subwords, table=np.asarray(subwords.table @ rotation, np.float32))
         return self.replace(vectors=rotated, subwords=subwords, settings=settings)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
@@ -513,7 +522,7 @@ class Vectors:
         # Before a folder is replaced: what cannot be written must not cost the old one.
         for table in (self._rows, self._columns):
             if table is not None:
-                check_text(table.vocabulary)
+                vector_table.check_text(table.vocabulary)
         for inside in (Path(path) / "matrix", Path(path) / "vectors"):
             if is_own_folder(inside):
                 raise FolderExists(f"{path}: the folder of a run, with a result in {inside}; choose another folder")
@@ -534,7 +543,7 @@ class Vectors:
         """Return the ids of the highest scores, without the rows `own` and those of zeros; `scores` is changed."""
         scores[self._zero_rows] = -np.inf
         scores[own] = -np.inf
-        return best_ids(scores, count)
+        return search.best_ids(scores, count)
 
     def _name_rows(self, ids: NDArray[np.intp], scores: Floats) -> list[Neighbor]:
         tokens = self.vocabulary.tokens
@@ -543,22 +552,22 @@ class Vectors:
 
     def _nearest_columns(self, query: Query, minus: str | Iterable[str], count: int) -> list[Neighbor]:
         columns = self._need_columns()
-        _, plus, less = resolve_query(self, query, minus)
+        _, plus, less = self._resolve(query, minus)
         if len(plus) != 1 or less:
             raise ConfigError("among='columns' needs one row token as query: a sum of tokens has no score")
 
         row_id = plus[0]
         if not self.rows[row_id].any():
-            raise explain_zero(self, plus, less)
+            raise ConfigError(NO_NEIGHBORS.format(self.vocabulary[row_id]))
 
         scores = self._score_columns(row_id, slice(None))
         scores[self.zero_columns] = -np.inf
-        return [Neighbor(columns.vocabulary[i], float(scores[i])) for i in best_ids(scores, count).tolist()]
+        return [Neighbor(columns.vocabulary[i], float(scores[i])) for i in search.best_ids(scores, count).tolist()]
 
     def _score_columns(self, row_id: int, which: slice) -> Floats:
         with np.errstate(invalid="ignore", over="ignore"):
             scores = np.asarray(self._need_columns().values[which] @ self.rows[row_id] + np.float32(self.shift))
-        check_scores(scores)
+        search.check_scores(scores)
         return scores
 
     def _need_columns(self) -> VectorTable:
@@ -568,6 +577,3 @@ class Vectors:
                 "these vectors have no columns and therefore no scores: load a folder written by swivel train"
             )
         return columns
-
-
-load = Vectors.load

@@ -321,11 +321,20 @@ def test_truncated_tables_and_labels_that_are_not_utf8_raise_errors(tmp_path: Pa
 @pytest.mark.parametrize(
     ("part", "data", "message"),
     [
-        ("vectors.tsv", b"1\t2\n3\n", r"vectors\.tsv, line 2: 1 values, expected 2 as before"),
-        ("vectors.tsv", b"1\t2\nx\t1\n", r"vectors\.tsv, line 2: could not convert string to float: 'x'"),
+        (
+            "vectors.tsv",
+            b"1\t2\n3\n",
+            r"vectors\.tsv: not a table .* columns changed from 2 to 1 at row 2",
+        ),
+        (
+            "vectors.tsv",
+            b"1\t2\nx\t1\n",
+            r"vectors\.tsv: not a table .*convert string 'x' to float32 at row 1",
+        ),
         ("vectors.tsv", b"1\t2\n1\tnan\n", r"word 2 \('queen'\): the vector has a value that is not a f"),
         ("vectors.tsv", b"1\t2\n1\t1e39\n", r"word 2 \('queen'\): the vector has a value that is not a f"),
-        ("vectors.tsv", b"", r"vectors\.tsv: the file has no vectors"),
+        ("vectors.tsv", b"", r"metadata\.tsv: 3 lines, but 0 vectors"),
+        ("vectors.tsv", b"1\t2\n\n", r"vectors\.tsv: not a table .*number of columns changed from 2 to 1"),
         ("metadata.tsv", b"king\n", r"metadata\.tsv: 1 lines, but 2 vectors"),
         ("metadata.tsv", b"king\nk\xff\n", r"metadata\.tsv, line 2: not valid UTF-8 \(byte 0xff\)"),
         (

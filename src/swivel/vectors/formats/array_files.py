@@ -1,7 +1,10 @@
-"""Files of arrays: `NAME.npy` with the words in `NAME.vocabulary.txt`, everything in one `.npz`, or safetensors.
+"""Files of arrays: `NAME.npy` with the words in `NAME.vocabulary.txt`, one `.npz`, safetensors, or text.
 
 A safetensors file has a float32 tensor `vectors` of shape (words, dimensions). The header's metadata has `words` and
 `counts` as JSON lists. Values are memory-mapped.
+
+The folder of the TensorBoard projector has `vectors.tsv`, `metadata.tsv` and `projector_config.pbtxt`. `metadata.tsv`
+has one label per line. If counts are known it has a second column, and then a header line, as the projector requires.
 
 Pickles are never loaded. The size of an array is compared with the size of the file before memory is allocated.
 """
@@ -10,6 +13,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -32,9 +36,9 @@ from swivel.storage.arrays import (
     write_array,
     write_tensors,
 )
-from swivel.storage.files import create_file, create_pair, write_arrays
+from swivel.storage.files import build_folder, create_file, create_pair, write_arrays, write_file
 from swivel.vectors import Vectors
-from swivel.vectors.formats.validate import FREE, check_names, is_count, make_vectors, read_lines, reading, shown
+from swivel.vectors.formats import validate
 from swivel.vectors.search import LABEL_BYTES, Floats
 
 _WORDS_SUFFIX = ".vocabulary.txt"  # of the vocabulary file next to an `.npy` file
@@ -43,6 +47,15 @@ _ARRAYS = ("vectors", "words", "counts")
 _TENSOR = "vectors"
 _MAX_HEADER_BYTES = 100_000_000  # limit of the safetensors library
 _MAX_PADDED_BYTES = 1 << 30  # npz pads all words to the longest; up to this size that is acceptable
+PROJECTOR_VECTORS = "vectors.tsv"
+_METADATA = "metadata.tsv"
+_HEADER = "word\tcount"
+_CONFIG = f"""embeddings {{
+  tensor_name: "swivel"
+  tensor_path: "{PROJECTOR_VECTORS}"
+  metadata_path: "{_METADATA}"
+}}
+"""
 
 
 def npy_outputs(vectors: Vectors, path: Path) -> tuple[Path, ...]:
@@ -66,11 +79,11 @@ def write_npy(vectors: Vectors, path: Path) -> None:
 
 def read_npy(path: Path) -> Vectors:
     """Read a matrix and its vocabulary file, `NAME.vocabulary.txt`: one word per line, optionally a tab and a count."""
-    with reading(path, "an npy file"):
+    with validate.reading(path, "an npy file"):
         values = map_array(path)
 
     words, counts = _read_words(path.with_suffix(_WORDS_SUFFIX))
-    return make_vectors(path, words, values, counts)
+    return validate.make_vectors(path, words, values, counts)
 
 
 def _read_words(path: Path) -> tuple[list[str], NDArray[np.int64] | None]:
@@ -79,14 +92,14 @@ def _read_words(path: Path) -> tuple[list[str], NDArray[np.int64] | None]:
 
     words = []
     counts = []
-    for number, line in enumerate(read_lines(path), 1):
+    for number, line in enumerate(validate.read_lines(path), 1):
         text, *rest = line.split("\t")
         word = unescape(text)
         if escape(word) != text:
             raise StorageError(
-                f"{path}, line {number:,}: {shown(text)} has a backslash that is not an escape: write \\\\"
+                f"{path}, line {number:,}: {validate.shown(text)} has a backslash that is not an escape: write \\\\"
             )
-        if len(rest) > 1 or not all(map(is_count, rest)):
+        if len(rest) > 1 or not all(map(validate.is_count, rest)):
             raise StorageError(f"{path}, line {number:,}: expected a word, or a word, a tab and a count")
 
         words.append(word)
@@ -104,7 +117,7 @@ def write_npz(vectors: Vectors, path: Path) -> None:
             raise VocabularyError(f"npz cannot store the label {word!r}, which ends in NUL: use parquet or arrow")
     if longest * 4 * len(vocabulary) > max(_MAX_PADDED_BYTES, vectors.vectors.nbytes):
         raise VocabularyError(
-            f"npz pads every label to the longest, which has {longest:,} characters: {FREE.replace('npz, ', '')}"
+            f"npz pads every label to the longest, which has {longest:,} characters: use safetensors, parquet or arrow"
         )
 
     counts = {"counts": vocabulary.counts} if vocabulary.counts.any() else {}
@@ -115,9 +128,9 @@ def write_npz(vectors: Vectors, path: Path) -> None:
 def read_npz(path: Path) -> Vectors:
     """Read the arrays `vectors`, `words` and, if present, `counts` of an npz file."""
     errors = (ValueError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
-    with reading(path, "an npz file", errors), zipfile.ZipFile(path) as archive:
+    with validate.reading(path, "an npz file", errors), zipfile.ZipFile(path) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-        check_names(path, "array", ("vectors", "words"), members)
+        validate.check_names(path, "array", ("vectors", "words"), members)
 
         headers = {name: _read_header(path, archive, members[name]) for name in _ARRAYS if name in members}
         # Vectors that are not float32 are copied, and every label becomes a text with entries in dictionaries.
@@ -131,7 +144,7 @@ def read_npz(path: Path) -> Vectors:
         words = _take_words(path, _read_member(archive, members["words"]))
         counts = _read_member(archive, members["counts"]) if "counts" in members else None
 
-    return make_vectors(path, words, values, counts)
+    return validate.make_vectors(path, words, values, counts)
 
 
 def _read_header(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> ArrayHeader:
@@ -190,15 +203,15 @@ def write_matrix(path: Path, name: str, matrix: Floats, metadata: Mapping[str, s
 def read_safetensors(path: Path) -> Vectors:
     """Read a float matrix called `vectors` with its `words` in the metadata."""
     tensors = read_tensors(path)
-    check_names(path, "tensor", [_TENSOR], tensors.matrices)
-    check_names(path, "list in the metadata", ["words"], tensors.metadata)
+    validate.check_names(path, "tensor", [_TENSOR], tensors.matrices)
+    validate.check_names(path, "list in the metadata", ["words"], tensors.metadata)
 
     words = _read_list(path, tensors.metadata, "words", str)
     counts = None
     if "counts" in tensors.metadata:
         counts = np.array(_read_list(path, tensors.metadata, "counts", int))
 
-    return make_vectors(path, words, tensors.matrices[_TENSOR], counts)
+    return validate.make_vectors(path, words, tensors.matrices[_TENSOR], counts)
 
 
 def _read_list(path: Path, metadata: Mapping[str, str], name: str, kind: type) -> list[Any]:
@@ -215,5 +228,47 @@ def _read_list(path: Path, metadata: Mapping[str, str], name: str, kind: type) -
 
 def read_tensors(path: Path) -> Tensors:
     """Return the float matrices of a safetensors file, memory-mapped read-only; other tensors are skipped."""
-    with reading(path, "a safetensors file"):
+    with validate.reading(path, "a safetensors file"):
         return map_tensors(path)
+
+
+def write_projector(vectors: Vectors, path: Path) -> None:
+    """Write a folder for `tensorboard --logdir`; projector.tensorflow.org loads its two tables."""
+    validate.refuse_labels(vectors.vocabulary, "\t\n\r", "projector")
+    vocabulary = vectors.vocabulary
+    lines = list(vocabulary)
+    if vocabulary.counts.any():
+        pairs = zip(vocabulary, vocabulary.counts, strict=True)
+        lines = [_HEADER, *(f"{word}\t{count}" for word, count in pairs)]
+
+    with build_folder(path) as folder:
+        write_file(folder / _METADATA, "".join(line + "\n" for line in lines).encode())
+        write_file(folder / "projector_config.pbtxt", _CONFIG.encode())
+        with create_file(folder / PROJECTOR_VECTORS) as file:
+            file.writelines(("\t".join(map(str, row)) + "\n").encode() for row in vectors.vectors)
+
+
+def read_projector(path: Path) -> Vectors:
+    """Read the two tables; `metadata.tsv` has a header if it has one line more than there are vectors."""
+    metadata = path / _METADATA
+    # loadtxt would skip empty lines, and the labels after them would be those of other vectors.
+    rows = (line or "empty line" for line in validate.read_lines(path / PROJECTOR_VECTORS))
+    with validate.reading(path / PROJECTOR_VECTORS, "a table of numbers"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about no lines at all
+        values = np.loadtxt(rows, np.float32, comments=None, delimiter="\t", ndmin=2)
+    lines = list(validate.read_lines(metadata))
+
+    has_header = len(lines) == len(values) + 1
+    if len(lines) != len(values) + has_header:
+        raise StorageError(f"{metadata}: {len(lines):,} lines, but {len(values):,} vectors")
+
+    fields = [line.split("\t") for line in lines[has_header:]]
+    words = [field[0] for field in fields]
+    if not has_header or lines[0] != _HEADER:
+        return validate.make_vectors(metadata, words, values)
+
+    for number, field in enumerate(fields, 2):
+        if len(field) != 2 or not validate.is_count(field[1]):
+            raise StorageError(f"{metadata}, line {number:,}: expected a word, a tab and a count")
+
+    return validate.make_vectors(metadata, words, values, np.array([int(count) for _, count in fields], np.int64))

@@ -5,7 +5,7 @@ pyarrow reads the files in batches, so memory is allocated for the data in the f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +76,7 @@ def read_parquet(path: Path) -> Vectors:
 
         # A small buffer, and no groups of rows ahead of the one that is read: as fast, with half the memory.
         with parquet.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER_BYTES) as file:
-            columns = _select_columns(path, file.schema_arrow.names)
+            columns = _select_columns(path, file.schema_arrow)
             # Before anything is read: the largest group, and all values together.
             groups = [file.metadata.row_group(n).total_byte_size for n in range(file.metadata.num_row_groups)]
             check_memory(f"reading {path}", sum(groups) + _COPIES_OF_GROUP * max(groups, default=0))
@@ -91,19 +91,30 @@ def read_arrow(path: Path) -> Vectors:
         from pyarrow import ipc
 
         with pa.memory_map(str(path)) as stream, ipc.open_file(stream) as file:
-            columns = _select_columns(path, file.schema.names)
+            columns = _select_columns(path, file.schema)
             numbers = range(file.num_record_batches)
             rows = sum(file.get_batch(number).num_rows for number in numbers)  # mapped: no values are read
             return _collect_batches(path, (file.get_batch(number).select(columns) for number in numbers), rows)
 
 
-def _select_columns(path: Path, names: Sequence[str]) -> list[str]:
-    columns = [name for name in names if name in ("word", "count", "vector")]
+def _select_columns(path: Path, schema: pyarrow.Schema) -> list[str]:
+    """Return the names of the columns to read, whose types are checked."""
+    from pyarrow import types
+
+    columns = [name for name in schema.names if name in ("word", "count", "vector")]
     for name in columns:
         if columns.count(name) > 1:
             raise StorageError(f"{path}: several columns called {name!r}")
 
-    check_names(path, "column", ("word", "vector"), names)
+    check_names(path, "column", ("word", "vector"), schema.names)
+    word, vector = schema.field("word").type, schema.field("vector").type
+    if not (types.is_string(word) or types.is_large_string(word)):
+        raise StorageError(f"{path}: the column 'word' has type {first_line(word)}, expected text")
+    is_list = types.is_fixed_size_list(vector) or types.is_list(vector) or types.is_large_list(vector)
+    if not is_list or not types.is_floating(vector.value_type):
+        raise StorageError(f"{path}: the column 'vector' has type {first_line(vector)}, expected lists of floats")
+    if "count" in columns and not types.is_integer(schema.field("count").type):
+        raise StorageError(f"{path}: the column 'count' must contain one integer per word")
     return columns
 
 
@@ -131,7 +142,9 @@ def _collect_batches(path: Path, batches: Iterable[pyarrow.RecordBatch], rows: i
         values[len(words) : len(words) + len(piece)] = piece
         words += _take_words(path, batch.column("word"), len(words))
         if "count" in batch.schema.names:
-            counts.append(_take_counts(path, batch.column("count")))
+            if batch.column("count").null_count:
+                raise StorageError(f"{path}: the column 'count' must contain one integer per word")
+            counts.append(batch.column("count").cast(pyarrow.int64()).to_numpy(zero_copy_only=False))
         del batch, piece
         pyarrow.default_memory_pool().release_unused()  # It would keep the memory of all batches.
 
@@ -141,11 +154,6 @@ def _collect_batches(path: Path, batches: Iterable[pyarrow.RecordBatch], rows: i
 
 
 def _take_words(path: Path, column: pyarrow.Array, before: int) -> list[str]:
-    import pyarrow as pa
-
-    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-        raise StorageError(f"{path}: the column 'word' has type {first_line(column.type)}, expected text")
-
     words: list[str] = column.to_pylist()
     if column.null_count:
         number = before + words.index(None) + 1  # type: ignore[arg-type]
@@ -154,13 +162,6 @@ def _take_words(path: Path, column: pyarrow.Array, before: int) -> list[str]:
 
 
 def _take_matrix(path: Path, column: pyarrow.Array, before: int) -> NDArray[np.float32]:
-    import pyarrow as pa
-
-    type_tests = (pa.types.is_fixed_size_list, pa.types.is_list, pa.types.is_large_list)
-    is_list = any(test(column.type) for test in type_tests)
-    if not is_list or not pa.types.is_floating(column.type.value_type):
-        raise StorageError(f"{path}: the column 'vector' has type {first_line(column.type)}, expected lists of floats")
-
     if not len(column):
         return np.empty((0, 0), np.float32)
 
@@ -173,13 +174,3 @@ def _take_matrix(path: Path, column: pyarrow.Array, before: int) -> NDArray[np.f
 
     with np.errstate(over="ignore"):  # Values too large for float32 become inf, which is reported as an error.
         return np.asarray(flat.to_numpy(zero_copy_only=False), np.float32).reshape(len(column), dim)
-
-
-def _take_counts(path: Path, column: pyarrow.Array) -> NDArray[np.int64]:
-    import pyarrow as pa
-
-    if not pa.types.is_integer(column.type) or column.null_count:
-        raise StorageError(f"{path}: the column 'count' must contain one integer per word")
-
-    counts: NDArray[np.int64] = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
-    return counts

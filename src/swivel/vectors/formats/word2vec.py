@@ -23,16 +23,7 @@ from swivel.runtime.parallel import run_in_chunks
 from swivel.runtime.resources import check_memory, count_cores
 from swivel.storage.files import create_file
 from swivel.vectors import Vectors, VectorTable
-from swivel.vectors.formats.validate import (
-    check_words,
-    first_not_finite,
-    is_number,
-    parse_row,
-    raise_not_finite,
-    read_lines,
-    refuse_labels,
-    shown,
-)
+from swivel.vectors.formats import validate
 from swivel.vectors.search import LABEL_BYTES, Floats
 
 _WHITE = " \t\n\r\v\f"  # characters that some reader of these formats treats as the end of a word
@@ -56,13 +47,13 @@ def read_sizes(line: str) -> tuple[int, int] | None:
 
 def write_text(vectors: Vectors, path: Path) -> None:
     """Write vectors with a first line `words dimensions`; values have the fewest digits that identify them."""
-    refuse_labels(vectors.vocabulary, _WHITE, "word2vec text")
+    validate.refuse_labels(vectors.vocabulary, _WHITE, "word2vec text")
     _write_lines(vectors, path, f"{len(vectors)} {vectors.dim}\n")
 
 
 def write_glove(vectors: Vectors, path: Path) -> None:
     """Write vectors without a first line; values have the fewest digits that identify them."""
-    refuse_labels(vectors.vocabulary, _WHITE, "glove")
+    validate.refuse_labels(vectors.vocabulary, _WHITE, "glove")
     if vectors.vocabulary[0].startswith("\ufeff"):
         raise VocabularyError("glove cannot store a first label that starts with U+FEFF: use word2vec-text")
     _write_lines(vectors, path, "")
@@ -79,7 +70,7 @@ def _write_lines(vectors: Vectors, path: Path, header: str) -> None:
 def read_text(path: str | Path) -> Vectors:
     """Read vectors in the text format of word2vec or GloVe; StorageError has the number of the first wrong line."""
     path = Path(path)
-    lines = (line.replace("\t", " ").rstrip(" ") for line in read_lines(path))
+    lines = (line.replace("\t", " ").rstrip(" ") for line in validate.read_lines(path))
     first = next(lines, None)
     if first is None:
         raise StorageError(f"{path}: the file has no vectors")
@@ -90,7 +81,7 @@ def read_text(path: str | Path) -> Vectors:
     if sizes is not None and dim == 0:
         raise StorageError(f"{path}, line 1: the number of dimensions is 0")
     if dim < 1:
-        raise StorageError(f"{path}, line 1: expected a word and its numbers, got {shown(first)}")
+        raise StorageError(f"{path}, line 1: expected a word and its numbers, got {validate.shown(first)}")
 
     words: dict[str, None] = {}  # an ordered set
     values: list[Floats] = []
@@ -121,16 +112,16 @@ def _parse_line(text: str, dim: int) -> tuple[str, Floats]:
     word, *numbers = text.rsplit(" ", dim)
     word = word.strip(" ")
     if len(numbers) != dim:
-        raise ValueError(f"expected a word and {dim} numbers, got {len(numbers)}: {shown(text)}")
+        raise ValueError(f"expected a word and {dim} numbers, got {len(numbers)}: {validate.shown(text)}")
     if not word:
         raise ValueError("the word is empty")
-    if " " in word and is_number(word.rsplit(" ", 1)[1]):
-        raise ValueError(f"expected a word and {dim} numbers, got more: {shown(text)}")
+    if " " in word and validate.is_number(word.rsplit(" ", 1)[1]):
+        raise ValueError(f"expected a word and {dim} numbers, got more: {validate.shown(text)}")
 
     try:
-        values = parse_row(numbers)
+        values = validate.parse_row(numbers)
     except ValueError:
-        wrong = next(number for number in numbers if not is_number(number))
+        wrong = next(number for number in numbers if not validate.is_number(number))
         raise ValueError(f"{wrong!r} is not a number, or the vector has more than {dim} of them") from None
     is_finite = np.isfinite(values)
     if not is_finite.all():
@@ -140,7 +131,7 @@ def _parse_line(text: str, dim: int) -> tuple[str, Floats]:
 
 def write_binary(vectors: Vectors, path: Path) -> None:
     """Write vectors in the binary format that the word2vec program and gensim read."""
-    refuse_labels(vectors.vocabulary, _WHITE, "word2vec")
+    validate.refuse_labels(vectors.vocabulary, _WHITE, "word2vec")
     values = np.asarray(vectors.vectors, "<f4")
 
     with create_file(path) as file:
@@ -163,7 +154,7 @@ def read_binary(path: Path) -> Vectors:
     check_memory(f"reading {path}", 4 * count * dim + LABEL_BYTES * count)
     words, starts = _scan_words(path, data, start, count, dim)
     vocabulary = Vocabulary(_decode_words(path, b" ".join(words)))
-    check_words(path, vocabulary)
+    validate.check_words(path, vocabulary)
 
     # All vectors as items of bytes, from any position: a view with stride 1 byte, whose item n is the bytes from byte n
     # on. One indexing operation copies whole vectors that are not aligned, in pieces that fit in the cache.
@@ -174,13 +165,13 @@ def read_binary(path: Path) -> Vectors:
 
     def copy(piece: slice) -> None:
         rows[piece] = items[starts[piece]]
-        row = first_not_finite(values[piece])
+        row = validate.first_not_finite(values[piece])
         if row is not None:
             not_finite.append(piece.start + row)
 
     run_in_chunks(copy, count, rows=_CHUNK_ROWS, threads=count_cores())
     if not_finite:
-        raise_not_finite(path, min(not_finite), vocabulary.tokens)
+        validate.raise_not_finite(path, min(not_finite), vocabulary.tokens)
     return Vectors(VectorTable(vocabulary, values))
 
 
@@ -219,7 +210,7 @@ def _scan_words(
             words.append(data[position:space])
             position = space + 1 + 4 * dim
         if space < 0 or position > len(data):
-            last = shown(words[-1].strip(b"\n").decode("utf-8", "replace")) if words else "the first line"
+            last = validate.shown(words[-1].strip(b"\n").decode("utf-8", "replace")) if words else "the first line"
             raise StorageError(
                 f"{path}, word {len(words):,}: the file ends in or after {last}, but should have {count:,} words"
             )
