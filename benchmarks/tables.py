@@ -24,6 +24,7 @@ from scipy.sparse.linalg import svds
 
 import swivel
 from common import RESULTS, ROOT, keep, make_parser, parse_arguments, work_folder, write_table
+from experiments.frequency import label_end, spread_labels
 from swivel.reports import plots
 
 MEASURES = (
@@ -176,9 +177,9 @@ def draw_recall(title: str, results: Mapping[str, Any]) -> Any:
         axes.vlines(dims, [min(some) for some in figures], [max(some) for some in figures], color=color, alpha=0.5)
         ends.append(means[-1])
     low, high = axes.get_ylim()
-    heights = plots.spread_labels(ends, 0.06 * (high - low))
+    heights = spread_labels(ends, 0.06 * (high - low))
     for label, color, height in zip(names.values(), plots.COLORS, heights, strict=False):
-        plots.label_end(axes, dims[-1], height, label, color)
+        label_end(axes, dims[-1], height, label, color)
     axes.set_xscale("log", base=2)
     axes.set_xticks(dims, [str(dim) for dim in dims])
     axes.minorticks_off()

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.frequency import label_end
 from swivel.config import TrainConfig
 from swivel.counts import Matrix
-from swivel.reports.plots import BLUE, FAINT, INK, ORANGE, in_style, label_end, need_matplotlib, new_figure
+from swivel.reports.plots import BLUE, FAINT, INK, ORANGE, in_style, need_matplotlib, new_figure
 from swivel.training.objective import loss_and_gradient
 
 if TYPE_CHECKING:

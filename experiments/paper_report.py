@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from experiments.figures import plot_block, plot_losses
+from experiments.frequency import make_curves, plot_differences, plot_frequency
 from experiments.report import MARKS, format_figure, format_range, mark_figure, write_report
 from experiments.stages import Measure
 from swivel.corpus.vocabulary import Vocabulary
@@ -168,11 +169,11 @@ def write_paper_report(out: Path, results: Results, matrix: Matrix) -> None:
 
 def draw_figures(results: Results, matrix: Matrix) -> Iterator[tuple[str, Any]]:
     """Yield the name of each figure, and the figure; those by frequency need enough analogies."""
-    curves, differences = plots.make_curves({each.name: each.analogies() for each in results.methods}, matrix.rows)
+    curves, differences = make_curves({each.name: each.analogies() for each in results.methods}, matrix.rows)
     if curves:
-        yield "frequency", plots.plot_frequency(curves)
+        yield "frequency", plot_frequency(curves)
     if differences:
-        yield "differences", plots.plot_differences(differences, results.methods[0].name)
+        yield "differences", plot_differences(differences, results.methods[0].name)
     yield "loss", plot_losses()
     yield "block", plot_block(matrix)
 

@@ -146,7 +146,7 @@ class PlainLauncher:
         self, blocks: Sequence[ShardCells], slots: Sequence[tuple[int, int]], begins: Sequence[int], copies: Copies
     ) -> Batch:
         counts = np.array([count_cells(block) for block in blocks], np.float64)
-        return Batch(blocks, slots, begins, copies, torch.zeros(0), [], 0, counts)
+        return Batch(blocks, slots, begins, copies, torch.zeros(0), [], [], 0, counts)
 
     def run(
         self, batch: Batch, steps: Sequence[Step], cells: EntryArrays, totals: torch.Tensor, optimizer: Optimizer | None

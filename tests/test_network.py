@@ -88,7 +88,7 @@ def test_the_demonstration_reaches_nobody(tmp_path: Path) -> None:
     ("code", "expected"),
     [
         ("import socket; socket.create_connection(('192.0.2.1', 80), 1)", "socket.getaddrinfo 192.0.2.1"),
-        ("from swivel.evaluation import fetch_sets; fetch_sets()", "getaddrinfo raw.githubusercontent.com"),
+        ("from swivel.evaluation.datasets import fetch_sets; fetch_sets()", "getaddrinfo raw.githubusercontent.com"),
         ("import socket; socket.socket().connect(('192.0.2.1', 80))", "socket.connect 192.0.2.1"),
         ("import urllib.request; urllib.request.urlopen('http://example.invalid')", "getaddrinfo example.invalid"),
         ("import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import socket\\n"

@@ -113,8 +113,6 @@ OTHER_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
             "header": False,
             "separator": None,
             "comment": None,
-            "window": None,
-            "weight": "harmonic",
             "largest_basket": 5_000,
             "drop_empty": False,
         }

@@ -1,9 +1,8 @@
-"""Confidence intervals, paired comparisons and accuracy by frequency."""
+"""Confidence intervals and paired comparisons."""
 
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 from scipy.stats import spearmanr
 
-from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import EvaluationError
 from swivel.evaluation import (
     AnalogySet,
@@ -20,8 +18,6 @@ from swivel.evaluation import (
     Report,
     SetResult,
     SimilaritySet,
-    bucket_by_frequency,
-    compare_buckets,
     compare_reports,
     summarize_answers,
     summarize_pairs,
@@ -221,68 +217,3 @@ def test_comparing_reports_of_different_items_raises_an_error() -> None:
 
     with pytest.raises(EvaluationError, match="pairs: the two reports have different items"):
         compare_reports(report, Report((summarize_pairs(other, np.zeros(60)),), EvaluationConfig()))
-
-
-def make_answers(seed: int, chance: float) -> SetResult:
-    rng = np.random.default_rng(seed)
-    words = tuple((f"w{a}", f"w{b}", f"w{c}", f"w{d}") for a, b, c, d in rng.integers(0, 200, (900, 4)))
-    is_right = np.random.default_rng([seed, 1]).random(900) < chance
-    return summarize_answers(AnalogySet("q", words, ("s",) * 900), is_right, np.ones(900, bool))
-
-
-COUNTS = {f"w{n}": 10 ** (n / 40) for n in range(190)}  # ten of the words have no count
-
-
-def test_buckets_are_large_enough_and_contain_every_question_with_counts_once() -> None:
-    result = make_answers(1, 0.5)
-    points = bucket_by_frequency(result, COUNTS)
-    logs = [np.log10(np.mean([COUNTS[w] for w in words])) for words in result.items if set(words) <= set(COUNTS)]
-
-    assert len(points) > 3
-    assert min(point.questions for point in points) >= 100
-    assert sum(point.questions for point in points) == len(logs) < 900
-
-    # Buckets follow each other on the scale of frequencies, and end at an eighth of a factor of ten.
-    ends = np.cumsum([point.questions for point in points])
-    for point, inside in zip(points, np.split(np.sort(logs), ends[:-1]), strict=True):
-        assert point.x == pytest.approx(np.mean(inside))
-        assert point.low < point.y < point.high
-    for first, second in pairwise(np.split(np.floor(8 * np.sort(logs)), ends[:-1])):
-        assert first[-1] < second[0]
-
-    right = sum(point.y * point.questions for point in points)
-    asked = [set(words) <= set(COUNTS) for words in result.items]
-
-    assert right == pytest.approx(result.is_right[asked].sum())
-
-
-def test_buckets_do_not_depend_on_answers_and_can_be_compared() -> None:
-    good = make_answers(1, 0.9)
-    poor = make_answers(1, 0.2)
-    first = bucket_by_frequency(good, COUNTS)
-    second = bucket_by_frequency(poor, COUNTS)
-    difference = compare_buckets(good, poor, COUNTS)
-
-    for one, other, both in zip(first, second, difference, strict=True):
-        assert (one.x, one.questions) == (other.x, other.questions) == (both.x, both.questions)
-        assert both.y == pytest.approx(one.y - other.y)
-        assert 0.4 < both.low < both.y < both.high < 0.95
-
-
-def test_counts_may_be_those_of_a_vocabulary() -> None:
-    vocabulary = Vocabulary(COUNTS, [round(count * 100) for count in COUNTS.values()])
-    whole = {token: float(count) for token, count in zip(vocabulary, vocabulary.counts, strict=True)}
-    result = make_answers(2, 0.5)
-    assert bucket_by_frequency(result, vocabulary) == bucket_by_frequency(result, whole)
-
-
-def test_too_few_questions_give_no_bucket() -> None:
-    result = make_answers(3, 0.5)
-    assert bucket_by_frequency(result, {}) == ()
-    assert bucket_by_frequency(result, COUNTS, at_least=901) == ()
-    assert len(bucket_by_frequency(result, COUNTS, at_least=700)) == 1
-
-
-def test_comparing_buckets_of_different_questions_raises_an_error() -> None:
-    with pytest.raises(EvaluationError, match="q and q do not have the same questions in the same order"):
-        compare_buckets(make_answers(1, 0.5), make_answers(2, 0.5), COUNTS)

@@ -6,7 +6,6 @@ import re
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
-from swivel.evaluation.results import Point
 from swivel.reports.html import (
     flatten_facts,
     inline_svg,
@@ -17,11 +16,11 @@ from swivel.reports.html import (
     write_picture,
     write_table,
 )
-from swivel.reports.plots import draw_figure, plot_frequency
+from swivel.reports.plots import draw_figure, plot_epochs
 
 
 def draw_curve() -> bytes:
-    return draw_figure(plot_frequency({"ours": [Point(2, 0.5, 0.4, 0.6, 100)]}), "svg")
+    return draw_figure(plot_epochs([{"mean": 0.3, "observed": 2.0, "unobserved": 0.2}]), "svg")
 
 
 ODD = write_page(

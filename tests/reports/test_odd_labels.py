@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import swivel
+from experiments.frequency import Point, plot_differences, plot_frequency
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.evaluation.results import Point
 from swivel.reports.html import write_page, write_paragraph, write_table
-from swivel.reports.plots import draw_figure, plot_differences, plot_frequency, plot_map
+from swivel.reports.plots import draw_figure, plot_map
 from swivel.reports.run_report import write_report
 from swivel.vectors import Vectors, VectorTable
 from swivel.vectors.comparison import compare

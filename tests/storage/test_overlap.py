@@ -128,7 +128,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "export run run/vectors/vectors.safetensors",
         "export run.txt run.txt --format glove",
         "compare run run -o run/vectors/manifest.json",
-        "plot frequency run/vectors --data figure.svg -o figure.svg",
     ],
 )
 def test_every_verb_refuses_to_replace_its_input(

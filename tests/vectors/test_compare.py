@@ -266,13 +266,6 @@ def test_command_checks_the_suffix_before_comparing(tmp_path: Path) -> None:
     assert "moved.csv" in str(ended.exception)
 
 
-def test_long_lines_are_cut_to_the_width_of_the_terminal(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "42")
-    lines = show("compare", *folders[:2], "--count", 2).stdout.splitlines()
-    assert all(len(line) <= 42 for line in lines[2:])
-    assert lines[4].endswith("...")
-
-
 @pytest.fixture(scope="module")
 def trainings(planted: Matrix, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two trainings on one matrix and one on another."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from swivel.cli.flags import Command, config_options, overwrite_option, refuse_i
 from swivel.cli.main import cli, open_vectors, output_option
 from swivel.cli.tables import matrix_option, table_options
 from swivel.cli.terminal import draw_table, print_result, show, shown
-from swivel.errors import ConfigError
 from swivel.evaluation import results, text_sets
 from swivel.evaluation.table_ranking import RankingReport
 from swivel.explorer.maps import LAYOUTS, MAP_FORMATS, make_map
@@ -22,7 +20,6 @@ from swivel.reports import plots
 from swivel.runtime.options import RunOptions
 from swivel.runtime.resources import check_libraries
 from swivel.storage.output_folder import check_output_file, refuse_overlap
-from swivel.vectors import Vectors
 from swivel.vectors.formats import find_vectors
 
 USED_WITH_TABLES = {"held_out", "matrix", "fields", "header", "k"}
@@ -126,17 +123,7 @@ def _show_ranking(report: RankingReport) -> None:
 
 @cli.group()
 def plot() -> None:
-    """Draw a map of words, the losses of a run (epochs), or the accuracy by frequency."""
-
-
-def save_plot(output: str, vectors: Iterable[str], make: Callable[[], Any], *others: str | None) -> None:
-    """Write the figure that `make` returns; the file name is checked before anything is computed."""
-    # A wrong suffix is reported before minutes of evaluation.
-    plots.check_format(Path(output))
-    inputs = itertools.chain(map(find_vectors, vectors), (Path(other) for other in others if other))
-    refuse_overlap([Path(output)], inputs)
-    plots.save_figure(make(), output)
-    show({"figure": output}, lambda: print_result(output))
+    """Draw a map of words, or the losses of a run (epochs)."""
 
 
 @plot.command("map", cls=Command, short_help="A map of words, also as one HTML file to share.")
@@ -152,7 +139,7 @@ def map_command(vectors: str, output: str, words: int, layout: str, options: Run
     plots.check_format(Path(output), MAP_FORMATS, "maps")
     check_output_file(Path(output), [find_vectors(vectors)], overwrite=options.overwrite)
     check_libraries("drawing a map")
-    title = f"Map of {split_name(vectors)[0]}"
+    title = f"Map of {name_run(vectors)}"
     make_map(open_vectors(vectors), words=words, layout=layout, title=title, progress=options.progress).save(output)
     show({"figure": output}, lambda: print_result(output))
 
@@ -162,57 +149,18 @@ def map_command(vectors: str, output: str, words: int, layout: str, options: Run
 @output_file
 def epochs(vectors: str, output: str, options: RunOptions) -> None:
     """Plot the mean loss per epoch of RUN, the folder of `swivel run` or `swivel train`."""
-    save_plot(output, [vectors], lambda: plots.plot_epochs(open_vectors(vectors).facts.get("losses", ())))
+    file = Path(output)
+    plots.check_format(file)
+    refuse_overlap([file], [find_vectors(vectors)])
+    plots.save_figure(plots.plot_epochs(open_vectors(vectors).facts.get("losses", ())), file)
+    show({"figure": output}, lambda: print_result(output))
 
 
-@plot.command(cls=Command, short_help="Accuracy of analogies against frequency.")
-@click.argument("vectors", nargs=-1, required=True, metavar="VECTORS...")
-@output_file
-@click.option("--data", metavar="DIR", help="folder of test sets  [default: the paper's eight, from the cache]")
-@click.option("--differences", is_flag=True, help="draw the first minus each other one, bucket by bucket")
-def frequency(vectors: tuple[str, ...], output: str, data: str | None, differences: bool, options: RunOptions) -> None:
-    """Plot the accuracy of analogies against the mean frequency of their words, one curve per VECTORS or NAME=VECTORS.
+def name_run(path: str) -> str:
+    """Return the name of vectors: the last part of their path, or the name of their run.
 
-    VECTORS: folders, or text files of other tools. Frequencies are the counts of the first folder's vocabulary.
+    >>> name_run("work/vectors"), name_run("glove.txt")
+    ('work', 'glove')
     """
-
-    def make() -> Any:
-        if differences and len(vectors) < 2:
-            raise ConfigError("--differences compares the first VECTORS with others: name two or more")
-        models = _open_named(vectors)
-        counts = next((each.vocabulary for each in models.values() if each.vocabulary.counts.any()), None)
-        if counts is None:
-            raise ConfigError("text files do not say how frequent words are: name a folder of Swivel's, too")
-
-        answers = {}
-        for name, each in models.items():
-            results = evaluation.evaluate(each, data, draws=0, progress=options.progress).results
-            answers[name] = [result for result in results if result.kind == "analogies"]
-        curves, gaps = plots.make_curves(answers, counts)
-        return plots.plot_differences(gaps, next(iter(models))) if differences else plots.plot_frequency(curves)
-
-    save_plot(output, [path for _, path in map(split_name, vectors)], make, data)
-
-
-def _open_named(texts: tuple[str, ...]) -> dict[str, Vectors]:
-    """Return vectors by name, each given as PATH or NAME=PATH; names must differ."""
-    pairs = [split_name(text) for text in texts]
-    names = [name for name, _ in pairs]
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f"several VECTORS are called {name!r}: give each a name of its own, as NAME=VECTORS")
-    return {name: open_vectors(path) for name, path in pairs}
-
-
-def split_name(text: str) -> tuple[str, str]:
-    """Return name and path of NAME=PATH; the name of a path alone is its last part, or the name of its run.
-
-    >>> split_name("ours=work/vectors"), split_name("work/vectors"), split_name("glove.txt")
-    (('ours', 'work/vectors'), ('work', 'work/vectors'), ('glove', 'glove.txt'))
-    """
-    name, sign, path = text.partition("=")
-    # A path may contain =, so that only what cannot be a path is a name.
-    if sign and name and "/" not in name:
-        return name, path
-    place = Path(text)
-    return (place.parent.name or place.stem) if place.name == "vectors" else place.stem, text
+    place = Path(path)
+    return (place.parent.name or place.stem) if place.name == "vectors" else place.stem

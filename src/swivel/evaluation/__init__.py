@@ -10,8 +10,6 @@ from swivel.evaluation.datasets import read_set as read_set
 from swivel.evaluation.results import EvaluationConfig as EvaluationConfig
 from swivel.evaluation.results import Report as Report
 from swivel.evaluation.results import SetResult as SetResult
-from swivel.evaluation.results import bucket_by_frequency as bucket_by_frequency
-from swivel.evaluation.results import compare_buckets as compare_buckets
 from swivel.evaluation.results import compare_reports as compare_reports
 from swivel.evaluation.scores import evaluate as evaluate
 from swivel.evaluation.scores import summarize_answers as summarize_answers

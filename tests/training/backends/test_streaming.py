@@ -125,7 +125,7 @@ def test_a_value_that_is_not_finite_is_detected_after_its_block_was_swapped_out(
     backend.hold(rows, columns, make_starts(kind))
     backend.take(SimpleNamespace(stored=make_matrix(kind)[0]))  # type: ignore[arg-type]
     assert backend.is_swapping
-    assert not backend.is_finite(), "the block is in host memory"
+    assert backend.is_finite(), "no block is on the device yet"
     run_epochs(backend, kind, groups, epochs=1)
     assert not backend.is_finite()
 
@@ -208,6 +208,58 @@ def test_every_use_of_copied_data_waits_for_the_copy(zeros: ZeroSampling, monkey
         hand_over(backend, kind, zeros)
         assert backend.is_swapping
         assert run_epochs(backend, kind, groups) == expected
+
+
+class NumberedMark:
+    """A mark that knows when it was made: after how many events. On a GPU it has a CUDA event."""
+
+    def __init__(self, number: int, event: Any) -> None:
+        self.number = number
+        self.event = event
+
+    def wait(self, stream: Any) -> None:
+        """Make a stream wait for the event; `Stream.wait_event` calls this."""
+        self.event.wait(stream)
+
+    def synchronize(self) -> None:
+        self.event.synchronize()
+
+
+@with_plain_steps
+def test_a_group_leaves_the_device_after_its_values_were_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, groups, zeros = "symmetric", (1, 1), ZeroSampling()
+    events: list[int | None] = []  # the first row of a bank that was checked; None: a mark
+    saves = []
+    find_largest, save = parameter_swap.find_largest, parameter_swap.ParameterStore._save
+
+    def note_check(parameters: Any, rows: slice = slice(None)) -> Any:
+        events.append(rows.start)
+        return find_largest(parameters, rows)
+
+    def make_mark(device: torch.device) -> NumberedMark:
+        events.append(None)
+        return NumberedMark(len(events), cuda_streams.record_mark(device))
+
+    def note_save(self: Any, side: int, blocks: range, number: int, after: Any) -> Any:
+        first = self._bank_rows(side, number).start
+        last_check = max((n for n, event in enumerate(events, 1) if event == first), default=0)
+        waited = [mark.number for mark in after if isinstance(mark, NumberedMark)]
+        saves.append((last_check, max(waited, default=None)))
+        return save(self, side, blocks, number, after)
+
+    monkeypatch.setattr(parameter_swap, "find_largest", note_check)
+    monkeypatch.setattr(parameter_swap, "record_mark", make_mark)
+    monkeypatch.setattr(parameter_swap.ParameterStore, "_save", note_save)
+    if DEVICE == "cpu":  # A mark is None there, and nothing waits for it.
+        monkeypatch.setattr(parameter_swap, "wait_on_host", lambda mark: None)
+        monkeypatch.setattr(parameter_swap, "wait_on_device", lambda device, mark: None)
+    backend = make_backend(zeros, make_needs(kind, zeros).min_bytes(groups, (2, 2)) + UNEVEN, groups)
+    hand_over(backend, kind, zeros)
+    run_epochs(backend, kind, groups)
+    # The last saves are those of `fetch`, of groups that stay.
+    leaving = [(checked, waited) for checked, waited in saves if checked and waited is not None]
+    assert len(leaving) > 4
+    assert all(waited > checked for checked, waited in leaving)
 
 
 def test_batches_are_prepared_once_and_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:

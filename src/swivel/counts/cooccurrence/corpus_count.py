@@ -7,6 +7,7 @@ left and right, near and far.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -174,15 +175,17 @@ def choose_device(device: str, places: int) -> str:
 
 
 def _wake_device(config: CountConfig, ready: Future[None]) -> None:
-    try:
-        from swivel.counts.cooccurrence.gpu.counter import open_device, warm_up
+    from swivel.counts.cooccurrence.gpu.counter import open_device, warm_up
 
+    try:
         open_device("cuda")
-        warm_up("cuda", config)
-    except BaseException as error:
+    except Exception as error:
         ready.set_exception(error)
-    else:
-        ready.set_result(None)
+        return
+    # What fails here fails again, with a message, in use; an error that is kept would keep arrays on the device.
+    with contextlib.suppress(Exception):
+        warm_up("cuda", config)
+    ready.set_result(None)
 
 
 def prepare_device(config: CountConfig) -> Callable[[], None]:

@@ -196,8 +196,13 @@ class DeviceCells:
 
         If no zeros are sampled, all rows and columns are common.
         """
-        for number, shape in enumerate(self.layout.shapes.values()):
-            ours = _select(cells, kinds[cells[0]] == number)
+        # Every selection makes the host wait for the device.
+        shapes = self.layout.shapes.values()
+        for number, shape in enumerate(shapes):
+            ours = cells if len(shapes) == 1 else _select(cells, kinds[cells[0]] == number)
+            if not shape.is_sampled:
+                yield shape, ours, _select(ours, slice(0))
+                continue
             is_rare = (ours[1] >= shape.common[0]) & (ours[2] >= shape.common[1])
             yield shape, _select(ours, ~is_rare), _select(ours, is_rare)
 
@@ -210,8 +215,10 @@ class DeviceCells:
             yield (shards * slot_count + shape.column_slots + columns) << 16 | rows, counts
 
             for panel in shape.panels:
-                is_here = (in_tiles[1] >= panel.start) & (in_tiles[1] < panel.start + panel.rows)
-                shards, rows, columns, counts = _select(in_tiles, is_here)
+                here = in_tiles
+                if shape.is_sampled:
+                    here = _select(here, (here[1] >= panel.start) & (here[1] < panel.start + panel.rows))
+                shards, rows, columns, counts = here
                 slots, places = self._find_in_tiles(panel, rows, columns)
                 yield (shards * slot_count + slots) << 16 | places, counts
 
@@ -397,7 +404,7 @@ class _StoredCells:
         return self._uploader.copy(np.asarray(array).view(np.int32))
 
 
-def _select(cells: _Cells, mask: Tensor) -> _Cells:
+def _select(cells: _Cells, mask: Tensor | slice) -> _Cells:
     return tuple(array[mask] for array in cells)
 
 

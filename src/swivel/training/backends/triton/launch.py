@@ -50,6 +50,7 @@ class Batch:
     copies: Copies  # that bring the cells there
     table: Tensor  # of the kernels, (panels, blocks, fields); see `slot_layout.FIELDS`
     runs: Sequence[slice]  # `find_runs`
+    operands: Sequence[Sequence[tuple[Tensor, Tensor]]]  # X and Y of the products, for each panel and run
     search_steps: int  # of a binary search among the entries of any block
     counts: NDArray[np.float64]  # (blocks, 2): `count_cells`
 
@@ -143,7 +144,10 @@ class StepLauncher:
         search_steps = max(block.entries for block in blocks).bit_length()
         counts = np.array([count_cells(block) for block in blocks], np.float64)
         table = self._put(self._make_table(blocks, slots, begins))
-        return Batch(blocks, slots, begins, copies, table, find_runs(slots), search_steps, counts)
+        runs = find_runs(slots)
+        # Views are made once, not for every launch: where the host is the limit, they take 4 % of its time.
+        operands = [[self._find_operands(slots, run, panel) for run in runs] for panel in blocks[0].shape.panels]
+        return Batch(blocks, slots, begins, copies, table, runs, operands, search_steps, counts)
 
     def run(
         self, batch: Batch, steps: Sequence[Step], cells: EntryArrays, totals: Tensor, optimizer: Optimizer | None
@@ -180,7 +184,7 @@ class StepLauncher:
         row_gradients, column_gradients = torch.split(gradients, [n * rows * width, n * columns * width])
         row_gradients = row_gradients.view(n, rows, width)
         column_gradients = column_gradients.view(n, columns, width)
-        self._multiply_back(batch, panel, G, row_gradients, column_gradients)
+        multiply_back(batch, 0, G, row_gradients, column_gradients)
 
         # One launch for both sides, and for the sums of the losses.
         size = max(batch.shape.rows, batch.shape.columns)
@@ -256,22 +260,15 @@ class StepLauncher:
 
         return G.view(n, rows, columns), losses.view(n, pairs, 2)
 
-    def _multiply_back(
-        self, batch: Batch, panel: PanelShape, G: Tensor, row_gradients: Tensor, column_gradients: Tensor
-    ) -> None:
-        """Write the products G Y (of a panel's rows X) and G^T X (of its columns Y), run by run."""
+    def _find_operands(self, slots: Sequence[tuple[int, int]], run: slice, panel: PanelShape) -> tuple[Tensor, Tensor]:
+        """Return the vectors of a panel's rows (X) and of its columns (Y), for a run of the blocks in these slots."""
         rows, columns = panel.padded
-        pitch, mirror = self.layout.pitch, self.parameters.mirror
-        for run in batch.runs:
-            n = run.stop - run.start
-            x_slot, y_slot = batch.slots[run.start]
-            x = view_blocks(mirror, x_slot * pitch + panel.start, n, rows, pitch)
-            if panel.stride < 0:
-                y = view_blocks(mirror, y_slot * pitch, n, columns, pitch)
-            else:
-                y = view_blocks(mirror, self._first_copy(len(batch), panel) + run.start * columns, n, columns, columns)
-            _multiply(G[run], y, row_gradients[run])
-            _multiply(G[run].transpose(1, 2), x, column_gradients[run])
+        n, pitch, mirror = run.stop - run.start, self.layout.pitch, self.parameters.mirror
+        x_slot, y_slot = slots[run.start]
+        x = view_blocks(mirror, x_slot * pitch + panel.start, n, rows, pitch)
+        if panel.stride < 0:
+            return x, view_blocks(mirror, y_slot * pitch, n, columns, pitch)
+        return x, view_blocks(mirror, self._first_copy(len(slots), panel) + run.start * columns, n, columns, columns)
 
     def _run_sampled(
         self,
@@ -309,7 +306,7 @@ class StepLauncher:
             G, panel_losses = self._gradient(batch, panel, batch.table[number], cells, starts)
             totals[:, :2] += panel_losses.sum(1, dtype=torch.float64)
             part = tuple(torch.empty(n, size, width, device=self.device) for size in panel.padded)
-            self._multiply_back(batch, panel, G, *part)
+            multiply_back(batch, number, G, *part)
             parts.append(part)
             del G  # the next panel may need a larger buffer
 
@@ -367,6 +364,13 @@ def view_blocks(array: Tensor, first: int, count: int, rows: int, pitch: int) ->
     """Return a view of some rows of an array: `count` blocks of `rows` rows, `pitch` rows apart."""
     width = array.shape[1]
     return array.as_strided((count, rows, width), (pitch * width, width, 1), first * width)
+
+
+def multiply_back(batch: Batch, panel: int, G: Tensor, row_gradients: Tensor, column_gradients: Tensor) -> None:
+    """Write the products G Y (of a panel's rows X) and G^T X (of its columns Y), run by run."""
+    for run, (x, y) in zip(batch.runs, batch.operands[panel], strict=True):
+        _multiply(G[run], y, row_gradients[run])
+        _multiply(G[run].transpose(1, 2), x, column_gradients[run])
 
 
 def _multiply(a: Tensor, b: Tensor, out: Tensor) -> None:

@@ -90,6 +90,7 @@ class ParameterStore:
         self._upcoming: list[Pair] = []  # announced pairs of groups, in order
         self._current: Pair | None = None
         self._stage: torch.Tensor | None = None  # page-locked buffer for downloads
+        self._largest_left = torch.zeros((), device=self.device)  # magnitude of the values that left the device
 
     @property
     def is_swapping(self) -> bool:
@@ -165,15 +166,11 @@ class ParameterStore:
 
     def is_finite(self) -> bool:
         """Return whether all parameters are finite, also those in host memory; only one flag leaves the device."""
-        p = self.parameters
-        if not _are_finite(p.vectors, p.state):
-            return False
-
-        for side, arrays in self._host.items():
-            self._save_all(side)
-            if not _are_finite(arrays.vectors, arrays.state):
-                return False
-        return True
+        # A bank may be loaded at this moment. Its values were checked when they left the device.
+        largest = find_largest(self.parameters)
+        is_finite = torch.stack([*largest, self._largest_left]).isfinite().all()
+        self._largest_left.zero_()
+        return bool(is_finite)
 
     def get_block(self, side: int, block: int) -> ParameterBlock:
         """Return the device tensors of a block; raise TrainingError if its side is not entirely on the device."""
@@ -240,6 +237,7 @@ class ParameterStore:
         if pair == self._current:
             return
 
+        self._check_leaving_groups(pair)
         self._current = pair
         for side, group in enumerate(pair):
             number = self._bank_for(side, group)
@@ -249,6 +247,16 @@ class ParameterStore:
                 rows = self._bank_rows(side, number)
                 self.parameters.mirror[rows, : self.layout.dim].copy_(self.parameters.vectors[rows])
                 bank.is_mirrored = True
+
+    def _check_leaving_groups(self, pair: Pair) -> None:
+        """Check the values of the current groups that are not in `pair`: they may leave the device from now on."""
+        # On the device, because the host reads its memory a hundred times as slowly.
+        for side, group in enumerate(self._current or ()):
+            if group != pair[side] and side in self._host:
+                number = self._bank_of[side][group]
+                for largest in find_largest(self.parameters, self._bank_rows(side, number)):
+                    torch.maximum(self._largest_left, largest, out=self._largest_left)
+                self._loaded[side][number].used = record_mark(self.device)
 
     def _bank_rows(self, side: int, number: int) -> slice:
         """Return the rows of a bank in the joint arrays."""
@@ -345,7 +353,7 @@ class ParameterStore:
             target.copy_(source, non_blocking=True)
 
 
-def _are_finite(*arrays: torch.Tensor) -> bool:
-    """Return whether all values are finite."""
+def find_largest(parameters: Parameters, rows: slice = slice(None)) -> list[torch.Tensor]:
+    """Return the largest magnitude among the vectors and in the state; not finite if a value is not."""
     # The infinity norm is inf or NaN if a value is, and needs no temporary array.
-    return bool(torch.stack([torch.linalg.vector_norm(array, math.inf) for array in arrays]).isfinite().all())
+    return [torch.linalg.vector_norm(values[rows], math.inf) for values in (parameters.vectors, parameters.state)]

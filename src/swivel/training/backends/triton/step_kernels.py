@@ -140,7 +140,7 @@ def find_starts(slots, table, starts, slot_count, steps, BLOCK: tl.constexpr):
 # The grid has tiles_m * tiles_n programs for every shard of a panel. The margins of a tile stay in registers. Shared
 # memory has the operands of the product and, if the tile has observed cells, the margins for `tl.gather`, in an order
 # (8 columns, BM rows, next 8 columns) that avoids bank conflicts; the positions of the cells use the same order.
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["table"])
 def gradient(
     V, offsets, weights, G, table, starts, positions, counts, losses,
     tiles_m, tiles_n, unseen, base, scale, power,
@@ -203,7 +203,7 @@ def gradient(
     tl.store(program + 1, zeros - taken_back)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["table"])
 def gather(
     V, offsets, weights, places, zero_weights, table, strides, lengths, fractions,
     y_rows, most, P: tl.constexpr, PP: tl.constexpr, BN: tl.constexpr,
