@@ -88,7 +88,8 @@ VERBS = {
     "recommend": "recommend {inputs}/rated user1 --matrix {inputs}/table",
 }
 AGE = re.compile(r", [^,\"]* ago")  # of a folder, in what `info` prints
-COMPILING = ("count", "import", "add", "train", "run", "extend", "encode", "phrases", "train --tune")
+COMPILING = ("count", "import", "add", "train", "run", "extend")
+COMPILING += ("compare", "encode", "phrases", "train --tune", "recommend")
 
 
 @dataclass(frozen=True, slots=True)
