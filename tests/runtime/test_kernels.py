@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import importlib.util
-import os
 import pwd
 import warnings
 from pathlib import Path
@@ -87,7 +86,13 @@ def test_kernels_are_kept_in_the_folder_that_is_named(source: Path, tmp_path: Pa
     assert again.increase.stats.cache_hits
 
 
-def test_a_user_without_a_home_gets_no_folder_named_like_it(source: Path, tmp_path: Path, monkeypatch: Any) -> None:
+@pytest.mark.parametrize("is_folder_named", [False, True])
+def test_a_user_without_a_home_gets_no_folder_named_like_it(
+    source: Path, tmp_path: Path, monkeypatch: Any, is_folder_named: bool
+) -> None:
+    if is_folder_named:  # but not one that can be written
+        monkeypatch.setattr(SETTINGS, "CACHE_DIR", str(source))
+
     def fail(user: int) -> None:
         raise KeyError(user)
 
@@ -95,7 +100,6 @@ def test_a_user_without_a_home_gets_no_folder_named_like_it(source: Path, tmp_pa
     monkeypatch.delenv("HOME")
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr(pwd, "getpwuid", fail)
-    monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.warns(SwivelWarning, match="no writable folder"):
         assert load(source).increase(1) == 2
     assert [path.name for path in tmp_path.iterdir()] == ["installation"]

@@ -44,11 +44,11 @@ class _KernelCache(_FunctionCache):  # type: ignore[misc]
     """The cache of a kernel, whose faults do not stop a command: files of another user, a full disk, damage."""
 
     def __init__(self, function: Any) -> None:
-        # RuntimeError says that no folder is writable. It is also raised here if the home folder is unknown: numba
-        # would make a folder named "~" where we are.
-        folder = Path(function.__code__.co_filename).parent
-        if not (_numba_config.CACHE_DIR or os.access(folder, os.W_OK) or os.environ.get("XDG_CACHE_HOME")):
+        # RuntimeError says that no folder is writable. Without a home folder, numba would make one that is named "~".
+        try:
             Path.home()
+        except RuntimeError:
+            os.environ.setdefault("XDG_CACHE_HOME", os.devnull)
         super().__init__(function)
 
         # A kernel inlines functions of other modules. By itself numba compiles a kernel again only if the kernel's own
