@@ -37,7 +37,7 @@ PLAN = {"row_blocks": 1, "column_blocks": 2}
 
 
 def sign(text: str) -> bytes:
-    """Return the text of a JSON object with the checksum of `storage.seal` at its end, whatever the text is."""
+    """Return the text of a JSON object with the checksum of `manifest.seal` at its end, whatever the text is."""
     body = text.rstrip().removesuffix("}").rstrip()
     data = body.encode(errors="surrogateescape")
     return data + f',\n "checksum": "{hashlib.sha256(data).hexdigest()}"\n}}\n'.encode()

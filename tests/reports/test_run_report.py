@@ -263,6 +263,17 @@ def test_a_missing_report_is_written_by_the_same_command_later(planted: Matrix, 
     assert invoke("info", tmp_path / "v", "--verify").exit_code == 0, "the page must not be part of the manifest"
 
 
+def test_the_report_of_a_table_has_its_counts_and_not_their_logarithms(tmp_path: Path) -> None:
+    table = swivel.import_counts([(f"r{n}", f"c{n % 7}", 10.0 * n + 1) for n in range(40)])
+    options = swivel.RunOptions(report=True)
+    for _ in range(2):  # The page that is removed is written again by the same command.
+        swivel.train(table, tmp_path / "vectors", dim=2, epochs=1, options=options)
+        page = (tmp_path / "vectors" / "report.html").read_text(encoding="utf-8")
+        assert table.total == 7840
+        assert re.search(r"counts, all together.{0,20}7,?840\b", page)
+        (tmp_path / "vectors" / "report.html").unlink()
+
+
 def test_an_error_in_the_report_does_not_make_the_run_fail(
     planted: Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from swivel.config import RECIPES, STAGES
 from swivel.errors import ConfigError
 from swivel.runtime.options import ClusterConfig, RunOptions
-from swivel.runtime.progress import SILENT, Progress, warnings_as_messages
+from swivel.runtime.progress import SILENT, Progress, TensorboardProgress, warnings_as_messages
 from swivel.runtime.resources import is_leading
 
 # Python arguments that are flags of some command.
@@ -117,7 +117,7 @@ def refuse_idle_options(is_idle: Callable[[str], bool], *, where: str) -> None:
 def take_options(arguments: Mapping[str, Any]) -> tuple[RunOptions, dict[str, Any]]:
     """Separate the run options of a command from its other arguments."""
     rest = dict(arguments)
-    del rest["json"]  # read by `render.show`
+    del rest["json"]  # read by `terminal.show`
     # Commands that cannot run on a cluster lack its flags.
     cluster_names = [field.name for field in dataclasses.fields(ClusterConfig) if field.name in rest]
 
@@ -135,7 +135,6 @@ def take_options(arguments: Mapping[str, Any]) -> tuple[RunOptions, dict[str, An
 
 def _choose_progress(*, quiet: bool, tensorboard: str | None) -> Progress:
     from swivel.cli.terminal import CommandProgress  # which imports this module
-    from swivel.runtime.progress import TensorboardProgress
 
     if not is_leading():
         return SILENT

@@ -361,8 +361,6 @@ def describe_kept(context: click.Context) -> str:
     if any(_is_pipe(source) for source in sources):
         if verb != "run":
             return COMPLETE
-        from swivel.cli.terminal import name_program
-
         folder = Path(output)
         command = [name_program(), "train", str(folder / "matrix"), "-o", str(folder / "vectors")]
         return f"resume with the same settings: {' '.join(map(quote, command))}"

@@ -1,1 +1,1 @@
-"""One module or package per verb: what the Python API and the command line call."""
+"""What the Python API and the command line call: a module per verb, and what several of them share."""

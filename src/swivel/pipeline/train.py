@@ -184,8 +184,7 @@ def train_vectors(
         from swivel.vectors import Vectors
 
     options = report.options
-    trained_on = matrix.transformed(config.transform)
-    start = None if init is None else find_start(trained_on, init, config)
+    start = None if init is None else find_start(matrix.transformed(config.transform), init, config)
     provenance = describe_provenance(matrix, config, vectors_config, start, popularity)
 
     check_output(path, [], options)
@@ -201,7 +200,7 @@ def train_vectors(
                     f"{path}: holds an unfinished search; pass tune=True and the same settings to resume it, "
                     "choose another folder, or pass overwrite=True"
                 )
-        settings = trained_on, config, vectors_config
+        settings = matrix, config, vectors_config
         result = run_training(*settings, path, report, start=start, provenance=provenance, tuning=tuning)
         if path is not None:
             remove_file(path / TUNING)  # The search is over, or another training replaces its result.

@@ -49,7 +49,7 @@ def describe_provenance(
 
 
 def run_training(
-    matrix: Matrix,
+    counts: Matrix,
     config: TrainConfig,
     vectors_config: VectorsConfig,
     path: Path | None,
@@ -59,8 +59,12 @@ def run_training(
     provenance: Mapping[str, Any],
     tuning: Tuning | None,
 ) -> Vectors:
-    """Train and return the vectors, written to the folder `path` and opened, or in memory without one."""
+    """Train and return the vectors, written to the folder `path` and opened, or in memory without one.
+
+    `counts` is the matrix before the transform of the settings.
+    """
     options = report.options
+    matrix = counts.transformed(config.transform)
     # Words whose n-grams are fitted; none for a table, whose rows may be anything.
     words = matrix.rows.tokens if matrix.columns_per_row else []
     words = words if needs_ngrams(vectors_config, len(words)) else []
@@ -90,7 +94,7 @@ def run_training(
                 if output is None:
                     return result
 
-                report.begin(result, matrix, output.path)
+                report.begin(result, counts, output.path)
                 write_vectors(output, result, **provenance)
                 remove_checkpoints(output.path)
 

@@ -57,6 +57,12 @@ def unobserved_gradient(m, FAST: tl.constexpr):
 
 
 @triton.jit
+def join_losses(a, b):
+    """Join the second results of `unobserved_gradient` of two cells."""
+    return a * b
+
+
+@triton.jit
 def finish_loss(product, FAST: tl.constexpr):
     """Return the sum of L_0 / log 2 of some cells from the product of their 1 + 2^m: they share one logarithm."""
     return log2(product, FAST)

@@ -1,6 +1,7 @@
 """The training plan: number of blocks and epochs, backend, device, dtype and order of blocks.
 
 A plan is made once from a matrix and a configuration. Every checkpoint has it, so that a resumed run uses the same one.
+What a plan chooses from is here, too: the backends, the test of a device, and the measurement of bfloat16 products.
 """
 
 from __future__ import annotations

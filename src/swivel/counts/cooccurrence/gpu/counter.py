@@ -59,7 +59,7 @@ DeviceCells: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 FetchedPiece: TypeAlias = "tuple[int, CellArrays, torch.cuda.Event | None]"
 MAX_KEYS = (1 << 31) - 1  # the longest array that torch sorts on CUDA
 BYTES_PER_KEY = 64  # key, sorted copy, distinct keys and their frequencies, cells and their sums
-BYTES_PER_PAIR = 96  # of a tile in `TorchPairs`: slots, shards, keys and masks
+BYTES_PER_PAIR = 96  # of a tile that torch writes: slots, shards, keys and masks
 _KEY_BITS = 62
 _FILL = 0.9  # target fill of a group: pairs are estimated, and a group with too many is generated again
 _MIN_KEYS = 64
@@ -489,7 +489,7 @@ class MemoryShare:
 
     chunk_places: int  # places of the corpus on the device at a time
     keys: int  # pairs sorted at a time
-    tile_places: int  # per tile of `TorchPairs`
+    tile_places: int  # per tile that torch writes
     staged_places: int  # per copy to the device
 
 

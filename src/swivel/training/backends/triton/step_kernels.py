@@ -43,6 +43,7 @@ from swivel.training.backends.triton import slot_layout
 from swivel.training.objective_triton import (
     LOG2E,
     finish_loss,
+    join_losses,
     observed_gradient,
     unobserved_gradient,
     update_parameters,
@@ -99,7 +100,7 @@ def _hinge(m, weights, is_column, WEIGHTED: tl.constexpr, FAST: tl.constexpr):
 
     # One logarithm for the product of two neighboring cells.
     even, odd = tl.split(tl.reshape(hinge, (m.shape[0], m.shape[1] // 2, 2)))
-    return g, tl.sum(finish_loss(even * odd, FAST))
+    return g, tl.sum(finish_loss(join_losses(even, odd), FAST))
 
 
 @triton.jit
