@@ -88,8 +88,7 @@ VERBS = {
     "recommend": "recommend {inputs}/rated user1 --matrix {inputs}/table",
 }
 AGE = re.compile(r", [^,\"]* ago")  # of a folder, in what `info` prints
-COMPILING = ("count", "import", "add", "train", "run", "extend")
-COMPILING += ("compare", "encode", "phrases", "train --tune", "recommend")
+COMPILING = frozenset("count import add train run extend compare encode phrases recommend".split()) | {"train --tune"}
 
 
 @dataclass(frozen=True, slots=True)
