@@ -88,7 +88,9 @@ VERBS = {
     "recommend": "recommend {inputs}/rated user1 --matrix {inputs}/table",
 }
 AGE = re.compile(r", [^,\"]* ago")  # of a folder, in what `info` prints
-COMPILING = frozenset("count import add train run extend compare encode phrases recommend".split()) | {"train --tune"}
+COMPILING = frozenset(
+    ("count", "import", "add", "train", "train --tune", "run", "extend", "compare", "encode", "phrases", "recommend")
+)
 
 
 @dataclass(frozen=True, slots=True)
