@@ -191,7 +191,8 @@ def find_fault(ended: Ended, usual: Ended) -> str | None:
 
     if ended.status != 1 or not line.startswith("error: ") or "Traceback" in ended.messages:
         return f"status {ended.status}: {ended.messages[-300:]!r}"
-    if "memory" not in line and "address space" not in line:
+    # A line may also be refused because nothing that is a text has such a line.
+    if not any(words in line for words in ("memory", "address space", "is this a text file?")):
         return f"the line does not say what is missing: {line}"
 
     # `run` counts before it knows what training needs; a finished matrix is kept, for the next try.
