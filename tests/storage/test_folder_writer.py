@@ -475,3 +475,13 @@ def test_removing_a_link_keeps_its_target(tmp_path: Path) -> None:
 def test_fingerprint_depends_on_values_and_not_on_their_order() -> None:
     assert fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1}) != fingerprint({"a": 1, "b": 3})
     assert fingerprint(TrainConfig(dim=3)) == fingerprint(TrainConfig(dim=3)) != fingerprint(TrainConfig(dim=4))
+
+
+def test_a_folder_that_is_removed_loses_its_manifest_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "checkpoint-1"
+    folder.mkdir()
+    for name in ("a.npy", MANIFEST):
+        (folder / name).write_text("{}")
+    monkeypatch.setattr(shutil, "rmtree", lambda *arguments, **keywords: None)  # The process is killed here.
+    remove_tree(folder)
+    assert [file.name for file in folder.iterdir()] == ["a.npy"]

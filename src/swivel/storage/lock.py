@@ -28,7 +28,7 @@ from functools import cache
 from pathlib import Path
 
 from swivel.errors import FolderExists, FolderLocked, StorageError, clear_errors
-from swivel.storage.manifest import fingerprint, read_record
+from swivel.storage.manifest import MANIFEST, fingerprint, read_record
 
 LOCK = "lock"
 LOCK_MARK = b'{"pid": '  # the first bytes, by which the file differs from one of another tool
@@ -398,6 +398,8 @@ def remove_tree(path: Path) -> None:
     """Remove a folder with its content, or a file, if it exists; ignore errors."""
     with contextlib.suppress(OSError):
         if path.is_dir() and not path.is_symlink():
+            # First the manifest: what a process that is killed now leaves is no result, and is removed by the next one.
+            (path / MANIFEST).unlink(missing_ok=True)
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink()
