@@ -190,17 +190,17 @@ def test_only_the_checkpoints_of_the_finished_run_are_swept(tmp_path: Path) -> N
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("has_manifest", [True, False])
+@pytest.mark.parametrize("is_begun", [False, True])
 def test_a_checkpoint_that_could_not_be_removed_is_swept_by_the_next_call(
-    tmp_path: Path, has_manifest: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, is_begun: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(tmp_path, RUN, TrainingState(), {"rows": np.ones((2, 2), np.float32)})
-    with monkeypatch.context() as failing:
-        failing.setattr("swivel.storage.lock.shutil.rmtree", lambda *_, **__: None)
-        remove_checkpoints(tmp_path)
-    assert (tmp_path / SLOTS[0]).exists()
-    if not has_manifest:
-        (tmp_path / SLOTS[0] / "manifest.json").unlink()
+    if is_begun:  # and ended by a signal after the manifest
+        with monkeypatch.context() as failing:
+            failing.setattr("swivel.storage.lock.shutil.rmtree", lambda *_, **__: None)
+            remove_checkpoints(tmp_path)
+    assert (tmp_path / SLOTS[0] / "manifest.json").exists() is not is_begun
+    assert (tmp_path / SLOTS[0] / "rows.npy").exists()
     sweep_checkpoints(tmp_path, RUN)
     assert not list(tmp_path.iterdir())
 
