@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import swivel
 from swivel.errors import SwivelError
 
 SPLIT = b"\n\xff\xfe\xff\n"  # between the files of an input that is several
@@ -23,7 +24,8 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _FORBIDDEN = {"pickle.find_class", "subprocess.Popen", "os.system", "os.exec", "os.fork", "os.posix_spawn", "os.spawn"}
 _FORBIDDEN |= {"socket.connect", "socket.bind", "socket.getaddrinfo", "webbrowser.open"}
 _CHANGING = {"os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod"}
-_READABLE = ("/proc/", "/sys/", "/dev/null", sys.base_prefix, sys.prefix)
+_DATA = os.path.realpath(Path(swivel.__file__).parent / "data")  # of the package
+_READABLE = ("/proc/", "/sys/", "/dev/null", sys.base_prefix, sys.prefix, _DATA)
 _CODE = (".py", ".pyc", ".so", ".nbi", ".nbc")  # of modules that are first needed now, and numba's cache of them
 
 
