@@ -21,7 +21,7 @@ from swivel.cli.terminal import CommandProgress, align_table, draw_facts, draw_n
 from swivel.cli.vector_tools import draw_comparison
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import SwivelWarning
-from swivel.runtime.control_characters import escape_controls
+from swivel.runtime.display import escape_controls
 from swivel.runtime.progress import warnings_as_messages
 from swivel.vectors import Neighbor, Vectors, VectorTable
 from swivel.vectors.comparison import compare

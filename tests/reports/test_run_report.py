@@ -22,7 +22,7 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix
 from swivel.errors import ConfigError
 from swivel.evaluation import SetResult
-from swivel.pipeline.train import ReportJob
+from swivel.pipeline.report_job import ReportJob, timed_options
 from swivel.reports.plots import plot_epochs
 from swivel.reports.run_report import ask_words, choose_words, compose_run, find_map, summarize_run, write_report
 from swivel.runtime.child_process import ChildProcess
@@ -148,8 +148,8 @@ def test_the_page_of_a_training_is_that_of_its_folder(
         started.append(ChildProcess())
         return started[-1]
 
-    monkeypatch.setattr("swivel.pipeline.train.ChildProcess", start)
-    monkeypatch.setattr("swivel.pipeline.train_job.may_use_cuda", lambda asked: in_process)
+    monkeypatch.setattr("swivel.pipeline.report_job.ChildProcess", start)
+    monkeypatch.setattr("swivel.pipeline.report_job.may_use_cuda", lambda asked: in_process)
     swivel.train(planted, tmp_path / "v", dim=4, epochs=2, options=swivel.RunOptions(report=True))
     assert len(started) == in_process
 
@@ -170,8 +170,8 @@ def test_figures_are_drawn_here_if_the_other_process_does_not_run(
         process._process.kill()
         return process
 
-    monkeypatch.setattr("swivel.pipeline.train.ChildProcess", start)
-    monkeypatch.setattr("swivel.pipeline.train_job.may_use_cuda", lambda asked: True)
+    monkeypatch.setattr("swivel.pipeline.report_job.ChildProcess", start)
+    monkeypatch.setattr("swivel.pipeline.report_job.may_use_cuda", lambda asked: True)
     swivel.train(planted, tmp_path / "v", dim=4, epochs=2, options=swivel.RunOptions(report=True))
     assert (tmp_path / "v" / "report.html").read_text(encoding="utf-8").count("<svg") == 2
 
@@ -292,7 +292,9 @@ def test_only_the_leader_writes_the_report(
 ) -> None:
     for rank, is_written in ((1, False), (0, True)):
         monkeypatch.setattr("swivel.runtime.resources.find_rank", lambda rank=rank: (rank, 2, 2))
-        ReportJob(tmp_path, swivel.RunOptions(report=True)).write(swivel.load(trained), planted)
+        ReportJob(tmp_path, trained, planted, timed_options(None, swivel.RunOptions(report=True))).write(
+            swivel.load(trained)
+        )
         assert (tmp_path / "report.html").exists() is is_written
 
 

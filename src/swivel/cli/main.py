@@ -37,7 +37,7 @@ from swivel.cli.terminal import (
 )
 from swivel.config import RECIPES, CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
 from swivel.errors import IS_TEXT_HINT, SwivelError, first_line
-from swivel.runtime.control_characters import escape_controls
+from swivel.runtime.display import escape_controls
 from swivel.runtime.options import RunOptions
 from swivel.runtime.resources import check_libraries, is_leading
 from swivel.runtime.signals import leave_in_time

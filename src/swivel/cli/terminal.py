@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from swivel.cli.flags import Command, translate
-from swivel.runtime.control_characters import CONTROL, escape_controls
+from swivel.runtime.display import CONTROL, escape_controls
 from swivel.runtime.progress import BarProgress, Task, create_display, describe_work
 
 if TYPE_CHECKING:

@@ -137,13 +137,7 @@ class MatrixBuilder:
     """
 
     def __init__(
-        self,
-        path: str | Path | None,
-        spec: MatrixSpec,
-        *,
-        memory_bytes: int,
-        threads: int = 1,
-        overwrite: bool = False,
+        self, path: str | Path | None, spec: MatrixSpec, *, memory_bytes: int, threads: int = 1, overwrite: bool = False
     ) -> None:
         self.path = None if path is None else Path(path)
         self.spec = spec

@@ -28,7 +28,7 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts.block_layout import Ints, Layout, UnitCells, block_length
 from swivel.counts.shards import FILES, CellArrays, name_arrays, reblock
 from swivel.errors import ConfigError, DamagedFolder, StorageError, VocabularyError
-from swivel.runtime.notebook import draw_html
+from swivel.runtime.display import draw_html
 from swivel.runtime.resources import check_memory
 from swivel.storage.arrays import npy_bytes
 from swivel.storage.files import FolderWriter, create_folder

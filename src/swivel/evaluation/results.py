@@ -20,7 +20,7 @@ from swivel.errors import EvaluationError
 from swivel.evaluation import bootstrap
 from swivel.evaluation.bootstrap import DRAWS, SEED, Doubles, Interval
 from swivel.evaluation.datasets import HALVES
-from swivel.runtime.notebook import draw_html
+from swivel.runtime.display import draw_html
 from swivel.vectors.vectors import METHODS
 
 Flags = NDArray[np.bool_]

@@ -22,7 +22,7 @@ from swivel.evaluation import datasets
 from swivel.evaluation.bootstrap import rank_correlation
 from swivel.evaluation.datasets import CategorySet, Line, SimilaritySet
 from swivel.evaluation.results import draw_figure
-from swivel.runtime.notebook import draw_html
+from swivel.runtime.display import draw_html
 from swivel.runtime.progress import Progress, choose_progress, track
 from swivel.vectors import Vectors
 from swivel.vectors.formats import as_vectors

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from swivel.errors import ConfigError, SwivelError, missing_extra
 from swivel.reports.plots import FORMATS, PALETTE, check_format, draw_figure, plot_map
 from swivel.runtime.child_process import ChildProcess, can_start_processes
-from swivel.runtime.control_characters import escape_controls
+from swivel.runtime.display import escape_controls
 from swivel.runtime.progress import SILENT, Progress, choose_progress, track
 from swivel.storage.files import write_file
 from swivel.vectors import Vectors

@@ -24,7 +24,7 @@ from swivel.config import VectorsConfig
 from swivel.counts import Matrix, open_matrix
 from swivel.errors import ConfigError, UnknownToken
 from swivel.explorer.maps import Map
-from swivel.runtime.control_characters import escape_controls
+from swivel.runtime.display import escape_controls
 from swivel.vectors import Expression, Vectors, VectorTable, combine_vectors, parse_expression
 from swivel.vectors.folder import find_matrix
 from swivel.vectors.formats import find_vectors, open_vectors

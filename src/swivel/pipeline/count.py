@@ -112,7 +112,7 @@ def count_texts(
     phrases = list_phrases(counting.corpus, options)
     files_read = [*local_files(texts), vocabulary_file, counting.corpus.phrase_file]
     output = check_output(out, files_read, options)
-    record: dict[str, dict[str, Any]] = {"config": counting.to_dict(), "inputs": {}, "facts": {}}  # of the manifest
+    record: dict[str, dict[str, Any]] = {"config": counting.to_dict(), "inputs": {}}  # of the manifest
     if output is not None:
         # Digests come first: a finished folder of the same text is returned without reading it again.
         digests = digest_sources(texts, known=output, threads=options.thread_count, progress=options.progress)
@@ -121,10 +121,10 @@ def count_texts(
             inputs["vocabulary"] = fingerprint(list(word_list))
         if phrases is not None:
             inputs["phrases"] = fingerprint(list(phrases))
-        provenance = {"config": record["config"], "inputs": inputs}
-        if has_result(output, "matrix", provenance, options, is_comparable=can_compare(inputs)):
+        record["inputs"] = inputs
+        if has_result(output, "matrix", record, options, is_comparable=can_compare(inputs)):
             return open_matrix(output)
-        record = {**provenance, "facts": to_facts(digests)}
+        record["facts"] = to_facts(digests)
 
     # From here on the folder is locked: a second writer fails now and not after it has read its text.
     with open_work_folder(output) as path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import lzma
+import time
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,9 @@ from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix, to_uni
 from swivel.errors import DamagedFolder
 from swivel.evaluation.datasets import read_bundled
 from swivel.evaluation.scores import score_analogies
+from swivel.pipeline.report_job import timed_options
 from swivel.pipeline.settings import resolve_training
-from swivel.pipeline.train import ReportJob, train_vectors
+from swivel.pipeline.train import train_vectors
 from swivel.runtime.options import RunOptions
 from swivel.runtime.resources import check_libraries
 from swivel.storage.output_folder import check_output, has_result
@@ -88,11 +90,7 @@ def open_sample(out: str | Path | None = None, *, options: RunOptions | None = N
     options.progress.message(f"unpacking the bundled matrix of {len(words):,} English words")
     spec = MatrixSpec(rows=words, columns=None, unit=UNIT, symmetric=True)
     builder = MatrixBuilder(
-        output,
-        spec,
-        memory_bytes=options.memory_bytes,
-        threads=options.thread_count,
-        overwrite=options.overwrite,
+        output, spec, memory_bytes=options.memory_bytes, threads=options.thread_count, overwrite=options.overwrite
     )
 
     with builder:
@@ -110,16 +108,17 @@ def run_demo(out: str | Path | None, options: RunOptions) -> dict[str, Any]:
     """Train the bundled matrix, and return neighbors, analogies, and how many questions were answered rightly."""
     folder = None if out is None else Path(out)
     check_libraries("training", needs_torch=True)
-    with ReportJob(folder, options) as report:
-        matrix = open_sample(folder and folder / "matrix", options=report.options)
-        configs = resolve_training("fast", SETTINGS)
-        vectors = train_vectors(matrix, folder and folder / "vectors", *configs, report=report)
+    started = time.perf_counter()
+    options = timed_options(folder, options)
+    matrix = open_sample(folder and folder / "matrix", options=options)
+    configs = resolve_training("fast", SETTINGS)
+    vectors = train_vectors(matrix, folder and folder / "vectors", *configs, options, folder=folder)
 
     sections = score_analogies(vectors, read_bundled()).sections
     return {
         "words": len(vectors),
         "cells": matrix.cell_count,
-        "seconds": report.watch.total,
+        "seconds": time.perf_counter() - started,
         "neighbors": {word: vectors.nearest(word, count=6) for word in SHOWN if word in vectors},
         "analogies": {f"{a} is to {b} as {c}": vectors.analogy(a, b, c, count=1)[0].token for a, b, c in QUESTIONS},
         "sections": [(section.name, section.correct, section.total) for section in sections],

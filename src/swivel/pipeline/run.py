@@ -10,13 +10,9 @@ from swivel.config import STAGES
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import StorageError
 from swivel.pipeline.count import count_texts, file_of, list_tokens
-from swivel.pipeline.settings import (
-    check_names,
-    make_options,
-    resolve_counting,
-    resolve_training,
-)
-from swivel.pipeline.train import ReportJob, train_vectors
+from swivel.pipeline.report_job import REPORT, timed_options
+from swivel.pipeline.settings import check_names, make_options, resolve_counting, resolve_training
+from swivel.pipeline.train import train_vectors
 from swivel.runtime.options import RunOptions
 from swivel.runtime.resources import check_libraries
 from swivel.storage.lock import hold_folder
@@ -26,7 +22,7 @@ if TYPE_CHECKING:
     from swivel.corpus.sources import Texts
     from swivel.vectors import Vectors
 
-OUTPUTS = ("matrix", "vectors", "report.html")  # what a run writes in its folder
+OUTPUTS = ("matrix", "vectors", REPORT)  # what a run writes in its folder
 
 
 def run(
@@ -56,7 +52,7 @@ def run(
         Settings of any stage, such as `window`, `min_count`, `dim`, `epochs`, `seed` and `device`.
     """
     from swivel.corpus.sources import find_texts, local_files
-    from swivel.vectors.formats import open_vectors, source_of
+    from swivel.vectors.formats import as_vectors, source_of
 
     path = Path(out)
     if path.exists() and not path.is_dir():
@@ -67,7 +63,7 @@ def run(
     counting = resolve_counting(recipe, settings)
 
     check_libraries("training", needs_torch=True)
-    start = open_vectors(init) if isinstance(init, (str, Path)) else init
+    start = None if init is None else as_vectors(init)
     training = resolve_training(recipe, settings, start)
 
     # All that can be wrong with settings and files is reported before the text is read.
@@ -78,6 +74,7 @@ def run(
 
     # One lock for both stages, so that no other command takes the folder between them.
     refuse_links(path / name for name in OUTPUTS)
-    with hold_folder(path), ReportJob(path, options) as report:
-        matrix = count_texts(texts, path / "matrix", counting, word_list, report.options, vocabulary_file=None)
-        return train_vectors(matrix, path / "vectors", *training, init=start, report=report)
+    options = timed_options(path, options)
+    with hold_folder(path):
+        matrix = count_texts(texts, path / "matrix", counting, word_list, options, vocabulary_file=None)
+        return train_vectors(matrix, path / "vectors", *training, options, folder=path, init=start)

@@ -1,13 +1,11 @@
-"""`swivel train`: a matrix to vectors, and the report of a run, which is computed while vectors are written."""
+"""`swivel train`: a matrix to vectors."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import threading
 import warnings
 from collections.abc import Mapping
-from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +14,13 @@ from numpy.typing import NDArray
 
 from swivel.config import RECIPES, TrainConfig, VectorsConfig
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.errors import ConfigError, FolderExists, SwivelWarning, first_line
+from swivel.errors import ConfigError, FolderExists, SwivelWarning
+from swivel.pipeline.report_job import ReportJob, timed_options
 from swivel.pipeline.settings import check_names, given, make_options, resolve_training
-from swivel.runtime.child_process import ChildCall, ChildProcess, ProcessEnded
 from swivel.runtime.options import RunOptions
-from swivel.runtime.progress import SILENT, Progress, Stopwatch
+from swivel.runtime.progress import Progress
 from swivel.runtime.resources import check_libraries, find_rank, is_leading
 from swivel.runtime.signals import defer_signals
-from swivel.storage.files import write_file
 from swivel.storage.lock import hold_folder, remove_file
 from swivel.storage.manifest import MANIFEST
 from swivel.storage.output_folder import check_output, has_result, refuse_foreign, refuse_overlap
@@ -31,10 +28,8 @@ from swivel.storage.output_folder import check_output, has_result, refuse_foreig
 if TYPE_CHECKING:
     from swivel.counts import Matrix
     from swivel.pipeline.tune import Tuning
-    from swivel.reports.run_report import RunSummary, Svgs
     from swivel.vectors import Vectors, VectorTable
 
-REPORT = "report.html"
 TUNING = "tuning.json"  # the record of an unfinished search, in the folder of the vectors
 
 
@@ -81,7 +76,7 @@ def train(
     check_libraries("training", needs_torch=True)
     with defer_signals():  # A signal that arrives while torch is imported is handled after the import.
         from swivel.counts import as_matrix
-        from swivel.vectors.formats import open_vectors, source_of
+        from swivel.vectors.formats import as_vectors, source_of
 
     options = make_options(options, settings)
     check_names(settings, TrainConfig, VectorsConfig)
@@ -99,14 +94,13 @@ def train(
     if tune:
         return _tune_and_train(matrix, path, recipe, settings, options, has_init=init is not None)
 
-    init = open_vectors(init) if isinstance(init, (str, Path)) else init
+    init = None if init is None else as_vectors(init)
     # A finished folder needs no training, and no check of the matrix.
     if is_leading() and (path is None or not (path / MANIFEST).exists()):
         matrix.verify_ahead()  # while torch is imported
     configs = resolve_configs(matrix, recipe, settings, init)
     popularity = _choose_popularity(matrix, configs[0]) if recipe == "table" else None
-    with ReportJob(path, options) as report:
-        return train_vectors(matrix, path, *configs, init=init, popularity=popularity, report=report)
+    return train_vectors(matrix, path, *configs, timed_options(path, options), init=init, popularity=popularity)
 
 
 def _tune_and_train(
@@ -125,11 +119,12 @@ def _tune_and_train(
         # The search would end in a run that has another weight decay than any that is in the folder.
         refuse_other_run(path, run_provenance(matrix, dataclasses.replace(config, weight_decay=0.0), None))
 
-    with contextlib.nullcontext() if path is None else hold_folder(path), ReportJob(path, options) as report:
+    timed = timed_options(path, options)  # the report has the whole time, but not the stages of the search
+    with contextlib.nullcontext() if path is None else hold_folder(path):
         tuning = tune_table(matrix, path, config, settings=settings, options=options)
         tuned = dataclasses.replace(config, weight_decay=tuned_weight_decay(config, tuning))
         popularity = tuning.best.popularity
-        result = train_vectors(matrix, path, tuned, vectors_config, popularity=popularity, tuning=tuning, report=report)
+        result = train_vectors(matrix, path, tuned, vectors_config, timed, popularity=popularity, tuning=tuning)
         if path is not None:
             remove_file(path / TUNING)  # also if the result was finished, and the process killed just then
         return result
@@ -166,15 +161,17 @@ def train_vectors(
     path: Path | None,
     config: TrainConfig,
     vectors_config: VectorsConfig,
+    options: RunOptions,
     *,
+    folder: Path | None = None,
     init: Vectors | None = None,
     popularity: float | None = None,
     tuning: Tuning | None = None,
-    report: ReportJob,
 ) -> Vectors:
     """Train vectors for a matrix with resolved settings, unless the folder `path` holds them already.
 
-    `popularity`, the part of popularity in rankings, and `tuning`, the search that settings are from, are recorded.
+    `options` are timed ones; the report is written to `folder`, by default `path`. `popularity`, the part of popularity
+    in rankings, and `tuning`, the search that settings are from, are recorded.
     """
     with defer_signals():
         from swivel.pipeline.train_job import describe_provenance, run_training
@@ -183,29 +180,31 @@ def train_vectors(
         from swivel.training.loop import run_provenance
         from swivel.vectors import Vectors
 
-    options = report.options
     start = None if init is None else find_start(matrix.transformed(config.transform), init, config)
     provenance = describe_provenance(matrix, config, vectors_config, start, popularity)
 
     check_output(path, [], options)
+    report = ReportJob(folder or path, path, matrix, options)
     # Finished: only checkpoints that a killed process could not remove are left to do.
     if path is not None and has_result(path, "vectors", provenance, options):
         sweep_checkpoints(path, run_provenance(matrix, config, start))
         result = Vectors.load(path)
-    else:
-        if path is not None and not options.overwrite:
-            refuse_other_run(path, run_provenance(matrix, config, start))
-            if tuning is None and (path / TUNING).exists():
-                raise FolderExists(
-                    f"{path}: holds an unfinished search; pass tune=True and the same settings to resume it, "
-                    "choose another folder, or pass overwrite=True"
-                )
-        settings = matrix, config, vectors_config
-        result = run_training(*settings, path, report, start=start, provenance=provenance, tuning=tuning)
+        report.write(result)
+        return result
+
+    if path is not None and not options.overwrite:
+        refuse_other_run(path, run_provenance(matrix, config, start))
+        if tuning is None and (path / TUNING).exists():
+            raise FolderExists(
+                f"{path}: holds an unfinished search; pass tune=True and the same settings to resume it, "
+                "choose another folder, or pass overwrite=True"
+            )
+    inputs = matrix, config, vectors_config, path, options
+    with report.prepare(config.device):
+        result = run_training(*inputs, start=start, provenance=provenance, tuning=tuning, when_trained=report.begin)
         if path is not None:
             remove_file(path / TUNING)  # The search is over, or another training replaces its result.
-
-    report.write(result, matrix)
+        report.write(result)
     return result
 
 
@@ -268,108 +267,3 @@ def _restore_order(labels: Vocabulary, values: NDArray[np.float32], sums: NDArra
     order = np.argsort(np.array(labels.tokens, np.int64))
     positions = Vocabulary(map(str, range(len(order))), labels.counts[order])
     return VectorTable(positions, values[order], sums[order])
-
-
-class ReportJob:
-    """Writes `report.html` of a folder `out`, if the options ask for it and there is a folder."""
-
-    def __init__(self, out: Path | None, options: RunOptions) -> None:
-        self.out = out
-        self.watch = Stopwatch(options.progress)
-        self.options = dataclasses.replace(options, progress=self.watch)  # the run options, with times for the report
-        self._stack = contextlib.ExitStack()
-        self._process: ChildProcess | None = None  # draws the figures
-        self._imported: ChildCall[None] | None = None
-        self._draft: Future[tuple[RunSummary, Svgs]] | None = None  # the page without the times of the stages
-
-    def __enter__(self) -> ReportJob:
-        """Raise FolderExists if the report would replace a page that Swivel did not write."""
-        if self.out is not None and self.options.report and not self.options.overwrite:
-            # A finished run writes no report beside one that is there.
-            is_finished = any((self.out / name / MANIFEST).exists() for name in ("", "vectors"))
-            if not is_finished:
-                refuse_foreign(self.out, "report")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether this process writes a report."""
-        return self.options.report and self.out is not None and is_leading()
-
-    def prepare(self, *, in_process: bool) -> None:
-        """Import what draws the figures in the background: in another process, or in a thread."""
-        if not self.is_wanted:
-            return
-
-        # A process needs more memory, but importing and drawing in a thread would delay a training of a few seconds.
-        if in_process:
-            with contextlib.suppress(OSError):  # too many processes or files, or too little memory
-                self._process = self._stack.enter_context(ChildProcess())
-                self._imported = self._process.call(import_report)
-                return
-        threading.Thread(target=import_report, daemon=True).start()
-
-    def begin(self, vectors: Vectors, matrix: Matrix, folder: Path | None) -> None:
-        """Compute the report in the background, for vectors that are being written to `folder`."""
-        if not self.is_wanted:
-            return
-        # A thread of a pool would keep a command that is interrupted waiting for it.
-        draft: Future[tuple[RunSummary, Svgs]] = Future()
-        self._draft = draft
-
-        def run() -> None:
-            try:
-                from swivel.reports.run_report import summarize_run
-
-                summary = summarize_run(vectors, matrix, folder)
-                draft.set_result((summary, self._draw(summary.map, summary.epochs)))
-            except Exception as error:
-                draft.set_exception(error)
-
-        threading.Thread(target=run, daemon=True).start()
-
-    def _draw(self, *numbers: Any) -> Svgs:
-        """Return figures, drawn by the other process if there is one and it has not ended."""
-        from swivel.reports.run_report import draw_figures
-
-        # If the process was killed, as when memory ran out, the figures are drawn here.
-        with contextlib.suppress(ProcessEnded):
-            if self._process is not None and self._imported is not None:
-                self._imported.wait(SILENT)
-                return self._process.call(draw_figures, *numbers).wait(SILENT)
-        return draw_figures(*numbers)
-
-    def write(self, vectors: Vectors, matrix: Matrix) -> None:
-        """Write the page, now that the vectors are complete; an error becomes a message."""
-        if not self.is_wanted or self.out is None:
-            return
-
-        # A finished run that is called again has its page already; one that was removed is written again.
-        page = self.out / REPORT
-        seconds = {**self.watch.seconds, "total": self.watch.total} if "training" in self.watch.seconds else {}
-        if not seconds and page.exists():
-            return
-        if self._draft is None:
-            self.begin(vectors, matrix, vectors.path)
-        assert self._draft is not None
-
-        try:
-            from swivel.reports.run_report import compose_run
-
-            write_file(page, compose_run(*self._draft.result(), seconds).encode())
-        except Exception as error:  # The vectors are finished; a failed report must not make the run fail.
-            self.options.progress.message(f"no report: {first_line(error)}")
-        else:
-            self.options.progress.message(f"the report: {page}")
-
-
-def import_report() -> None:
-    """Import the modules that draw figures, so that they need not be waited for later."""
-    with contextlib.suppress(Exception):  # Drawing says what is wrong.
-        from swivel.reports import run_report  # noqa: F401
-        from swivel.reports.plots import need_matplotlib
-
-        need_matplotlib()

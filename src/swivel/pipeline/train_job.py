@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -13,12 +13,10 @@ from typing import Any
 from swivel import vectors
 from swivel.config import TrainConfig, VectorsConfig, result_settings
 from swivel.counts import Matrix
-from swivel.pipeline.train import ReportJob
 from swivel.pipeline.tune import Tuning
-from swivel.runtime.child_process import can_start_processes
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT
-from swivel.runtime.resources import check_memory, may_use_cuda
+from swivel.runtime.resources import check_memory
 from swivel.runtime.signals import stop_on_signals
 from swivel.storage.files import FolderWriter, create_folder
 from swivel.storage.lock import scratch_folder
@@ -53,24 +51,24 @@ def run_training(
     config: TrainConfig,
     vectors_config: VectorsConfig,
     path: Path | None,
-    report: ReportJob,
+    options: RunOptions,
     *,
     start: WarmStart | None,
     provenance: Mapping[str, Any],
     tuning: Tuning | None,
+    when_trained: Callable[[Vectors], None],
 ) -> Vectors:
     """Train and return the vectors, written to the folder `path` and opened, or in memory without one.
 
-    `counts` is the matrix before the transform of the settings.
+    `counts` is the matrix before the transform of the settings. `when_trained` gets the vectors before they are
+    written.
     """
-    options = report.options
     matrix = counts.transformed(config.transform)
     # Words whose n-grams are fitted; none for a table, whose rows may be anything.
     words = matrix.rows.tokens if matrix.columns_per_row else []
     words = words if needs_ngrams(vectors_config, len(words)) else []
 
     with open_executor(options) as executor, open_output(matrix, path, executor, options) as output:
-        report.prepare(in_process=may_use_cuda(config.device) and can_start_processes())
         if executor.is_leader:
             load_labels(matrix)
         extended = extend_start(matrix, config, start, executor, options)
@@ -94,7 +92,7 @@ def run_training(
                 if output is None:
                     return result
 
-                report.begin(result, counts, output.path)
+                when_trained(result)
                 write_vectors(output, result, **provenance)
                 remove_checkpoints(output.path)
 

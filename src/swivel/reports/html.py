@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import Any
 
 from swivel.reports.plots import FAINT, INK, PAPER
-from swivel.runtime.control_characters import escape_controls
+from swivel.runtime.display import escape_controls
 
 Cell = str | tuple[str, str]  # text, or text and a small note below it
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.errors import ConfigError, missing_extra
-from swivel.runtime.control_characters import escape_controls
+from swivel.runtime.display import escape_controls
 from swivel.runtime.resources import check_libraries
 from swivel.storage.files import write_file
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from swivel.errors import SwivelWarning, clear_errors, missing_extra
-from swivel.runtime.control_characters import escape_controls
+from swivel.runtime.display import escape_controls
 from swivel.runtime.resources import is_leading
 
 DELAY_SECONDS = 1.0  # after which bars appear

@@ -44,10 +44,7 @@ _MIN_RETURNED_BYTES = 1 << 23  # more than the arrays of a training step
 _CGROUP = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
 # Files of the limit and the usage of a resource, by cgroup controller: "" is cgroup v2, a name is cgroup v1.
-_MEMORY_FILES = {
-    "": ("memory.max", "memory.current"),
-    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-}
+_MEMORY_FILES = {"": ("memory.max", "memory.current"), "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes")}
 _PID_FILES = {"": ("pids.max", "pids.current"), "pids": ("pids.max", "pids.current")}
 _MANY_THREADS = 4096  # A larger limit on processes is not worth counting them.
 _PAGE_CACHE = {"inactive_file", "active_file"}  # memory that the system reclaims when it is needed

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from swivel._version import __version__
 from swivel.errors import DamagedFolder, StorageError, UnfinishedFolder, clear_errors
-from swivel.runtime.control_characters import escape_controls
+from swivel.runtime.display import escape_controls
 from swivel.runtime.parallel import map_in_order
 from swivel.runtime.resources import count_cores
 from swivel.storage.arrays import map_array

@@ -68,13 +68,7 @@ PIECE = 1 << 14  # columns that are multiplied at a time, to limit the memory
 
 
 def fold_in(
-    counts: Any,
-    columns: ArrayLike,
-    column_sums: ArrayLike,
-    total: float,
-    config: TrainConfig,
-    *,
-    device: str = "auto",
+    counts: Any, columns: ArrayLike, column_sums: ArrayLike, total: float, config: TrainConfig, *, device: str = "auto"
 ) -> NDArray[np.float32]:
     """Return vectors for rows that were not trained, with the column vectors held fixed.
 

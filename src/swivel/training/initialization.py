@@ -37,6 +37,7 @@ from swivel.vectors.vector_table import fingerprint_vectors
 
 Array = NDArray[np.float32]
 Ids = NDArray[np.int64]
+SIDES = "rows", "columns"  # names of the arrays of parameters
 ROWS_PER_DRAW = 4096  # random vectors with one seed; changing it changes the initial vectors
 # A run of default length ends with accumulators of about 1e-2. With that value old words hardly move (cosine .99), and
 # a third of the epochs does not reach the loss of training from scratch. With 1e-6, the value for new words, it does,
@@ -207,7 +208,7 @@ def make_arrays(
     ((3, 4), (2, 4))
     """
     arrays: dict[str, Array] = {}
-    for side, name in enumerate(("rows", "columns")):
+    for side, name in enumerate(SIDES):
         vectors = _draw(side, sums[side], config, threads)
         first = np.full(len(vectors), config.initial_accumulator, np.float32)  # accumulators of each vector
 

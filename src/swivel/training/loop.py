@@ -27,22 +27,10 @@ from swivel.storage.lock import scratch_folder
 from swivel.training.backends import ParameterBlock, Step
 from swivel.training.checkpoint import Checkpoint, CheckpointStore, TrainingState
 from swivel.training.executor import CompletedSteps, Executor, LocalExecutor, Sides, TrainingJob
-from swivel.training.initialization import WarmStart, make_arrays
+from swivel.training.initialization import SIDES, WarmStart, make_arrays
 from swivel.training.objective import Loss
-from swivel.training.schedule import (
-    Block,
-    falling_rate,
-    rounds_for_ranks,
-    rounds_in_groups,
-    rounds_without_conflict,
-)
-from swivel.training.training_plan import (
-    TrainingPlan,
-    choose_zeros,
-    estimate_needs,
-    make_plan,
-    resume_plan,
-)
+from swivel.training.schedule import Block, falling_rate, rounds_for_ranks, rounds_in_groups, rounds_without_conflict
+from swivel.training.training_plan import TrainingPlan, choose_zeros, estimate_needs, make_plan, resume_plan
 
 Array = NDArray[np.float32]
 # Version of the order of blocks and of the random numbers. It is part of the identity of a run: a run that started with
@@ -187,9 +175,10 @@ class _TrainingRun:
             state, self.done, arrays, _ = checkpoint
             self.state = replace(state, saved=state.saved + 1)
 
-        offsets = self.job.offsets()
-        rows = ParameterBlock(arrays["rows"], arrays["rows_accumulators"], offsets[0])
-        columns = ParameterBlock(arrays["columns"], arrays["columns_accumulators"], offsets[1])
+        rows, columns = (
+            ParameterBlock(arrays[side], arrays[f"{side}_accumulators"], offsets)
+            for side, offsets in zip(SIDES, self.job.offsets(), strict=True)
+        )
         return rows, columns
 
     @property
@@ -332,13 +321,9 @@ class _TrainingRun:
         self.check_divergence()
         sides = self.executor.fetch()
         if sides is not None:
-            rows, columns = sides
-            arrays = {
-                "rows": rows.vectors,
-                "rows_accumulators": rows.state,
-                "columns": columns.vectors,
-                "columns_accumulators": columns.state,
-            }
+            arrays: dict[str, Array] = {}
+            for name, side in zip(SIDES, sides, strict=True):
+                arrays |= {name: side.vectors, f"{name}_accumulators": side.state}
             self.state = self.checkpoints.save(self.state, self.done, arrays, asdict(self.plan))
         self.checkpoints.last = time.monotonic()  # also on ranks that write nothing
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, DamagedFolder, StorageError, VocabularyError, clear_errors
-from swivel.runtime.control_characters import escape_controls
+from swivel.runtime.display import escape_controls
 from swivel.storage.arrays import map_tensors
 from swivel.storage.files import FolderWriter
 from swivel.storage.manifest import REMEDY, Folder, describe_damage, digest_array, open_folder

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, FolderExists, UnknownToken
-from swivel.runtime.notebook import draw_html
+from swivel.runtime.display import draw_html
 from swivel.runtime.options import RunOptions
 from swivel.storage.files import create_folder
 from swivel.storage.output_folder import is_own_folder

@@ -162,11 +162,7 @@ class _RayCounter:
         return vocabulary  # type: ignore[no-any-return]
 
     def count(
-        self,
-        pieces: Sequence[tuple[FileRange, ...]],
-        spec: MatrixSpec,
-        config: CountConfig,
-        groups: tuple[range, ...],
+        self, pieces: Sequence[tuple[FileRange, ...]], spec: MatrixSpec, config: CountConfig, groups: tuple[range, ...]
     ) -> list[list[Any]]:
         """Count every piece and return references to the cells, one list per group."""
         rows = self.ray.put(spec.rows)
@@ -181,12 +177,7 @@ class _RayCounter:
         return [[result[1 + group] for result in results] for group in range(len(groups))]
 
     def build(
-        self,
-        path: Path,
-        spec: MatrixSpec,
-        groups: tuple[range, ...],
-        cells: list[list[Any]],
-        record: Mapping[str, Any],
+        self, path: Path, spec: MatrixSpec, groups: tuple[range, ...], cells: list[list[Any]], record: Mapping[str, Any]
     ) -> Matrix:
         """Merge each group of shards in a task, into its own folder, and join the groups."""
         layout = spec.layout()

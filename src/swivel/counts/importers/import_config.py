@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from swivel.config import FLAG, POSITIVE_INT, TEXT, check_fields, config_field, one_of
 from swivel.errors import ConfigError
-from swivel.runtime.control_characters import escape_controls
+from swivel.runtime.display import escape_controls
 from swivel.runtime.numbers import is_integer
 
 SIDES = ("apart", "same", "mirrored", "undirected")
@@ -32,11 +32,7 @@ FORMATS = {
         (".edges", ".edgelist"), "delimited.read_triples", ("fields", *_TEXT), "undirected", may_be_packed=True
     ),
     "baskets": FileFormat(
-        (".baskets",),
-        "baskets.read_basket_file",
-        (*_TEXT, "largest_basket"),
-        "mirrored",
-        may_be_packed=True,
+        (".baskets",), "baskets.read_basket_file", (*_TEXT, "largest_basket"), "mirrored", may_be_packed=True
     ),
     "parquet": FileFormat((".parquet", ".pq"), "arrow.read_parquet", ("fields",)),
     "arrow": FileFormat((".arrow", ".arrows", ".feather", ".ipc"), "arrow.read_arrow", ("fields",)),
