@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-
 from pathlib import Path
 
 from common import ROOT, keep, make_parser, parse_arguments, work_folder
