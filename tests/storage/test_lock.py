@@ -10,8 +10,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -349,3 +349,17 @@ def test_lock_of_a_killed_process_refuses_nobody(tmp_path: Path) -> None:
     assert (tmp_path / LOCK).exists(), "it says that parts beside it are those of an interrupted command"
     take(tmp_path)
     assert not (tmp_path / LOCK).exists()
+
+
+@pytest.mark.parametrize("begin", [hold_folder, lambda path: create_folder(path, "matrix")])
+def test_what_a_killed_process_left_is_recognized_after_an_interrupted_command(
+    tmp_path: Path, begin: Callable[[Path], AbstractContextManager[object]]
+) -> None:
+    (tmp_path / LOCK).write_text('{"pid": 1, "host": "there"}')
+    (tmp_path / "rows.txt").write_text("one\n")
+    with pytest.raises(KeyboardInterrupt), begin(tmp_path):
+        raise KeyboardInterrupt
+    with create_folder(tmp_path, "matrix") as folder:
+        folder.write_lines("rows.txt", ["two"])
+        folder.finish(config={}, inputs={}, facts={})
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["manifest.json", "rows.txt"]

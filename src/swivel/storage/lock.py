@@ -88,12 +88,13 @@ def lock_file(handle: int) -> bool:
 class FolderLock:
     """Lock of a folder against a second writer in this or another process; file systems without locks have none.
 
-    The operating system releases the lock when the process ends for any reason, so a file that was left behind has no
-    effect. Its content is only used in error messages.
+    The operating system releases the lock when the process ends for any reason, so a file that was left behind locks
+    nothing. Its content is used in error messages, and to recognize the files of a killed process, which left them.
     """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / LOCK
+        self.is_kept = False  # whether the file stays when the lock is released
         self._handle: int | None = None
 
     def acquire(self) -> None:
@@ -139,9 +140,11 @@ class FolderLock:
                 f"{self.path}: not written by Swivel, which locks folders by a file of this name; move it"
             )
 
+        self.is_kept = bool(content)
+
+        # At no moment is the file without its mark.
         os.lseek(handle, 0, os.SEEK_SET)
-        os.ftruncate(handle, 0)
-        os.write(handle, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
+        os.ftruncate(handle, os.write(handle, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode()))
         return True
 
     def _is_at_path(self, handle: int) -> bool:
@@ -177,7 +180,7 @@ class FolderLock:
         self._handle = None
 
         # Remove the file before unlocking it: a process that has it open then sees that it is no longer the lock.
-        if self._is_at_path(handle):
+        if self._is_at_path(handle) and not self.is_kept:
             remove_file(self.path)
 
         with contextlib.suppress(OSError):
@@ -185,7 +188,7 @@ class FolderLock:
         os.close(handle)
 
         # Windows cannot remove an open file. This fails, as it should, if the next holder has opened it.
-        if os.name == "nt":
+        if os.name == "nt" and not self.is_kept:
             remove_file(self.path)
 
 
@@ -237,6 +240,9 @@ def _locked(path: Path) -> Iterator[None]:
         remove_leftovers(path, is_locked=is_exclusive)
 
         yield
+
+        # If the block raises, the file of a killed process stays, as what else it left does: it says whose that is.
+        lock.is_kept = False
 
     finally:
         lock.release()
