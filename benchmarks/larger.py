@@ -86,7 +86,7 @@ def make_side(words: int, dim: int, seed: int) -> ParameterBlock:
     rng = np.random.default_rng(seed)
     shape = words, dim
     vectors = rng.standard_normal(shape, np.float32) / np.float32(np.sqrt(dim))
-    return ParameterBlock(vectors, np.full(shape, 1e-6, np.float32), rng.normal(3, 1, words).astype(np.float32))
+    return ParameterBlock(vectors, np.full(words, 1e-6, np.float32), rng.normal(3, 1, words).astype(np.float32))
 
 
 def caps(size: Size, cells: int, device: str) -> dict[str, int | None]:

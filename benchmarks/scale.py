@@ -88,7 +88,7 @@ def served_pass(size: Size, machine: Machine, workers: int) -> float:
     own = max(step + moved * machine.copy_seconds / 2, link)
     if machine.cores is not None:  # Everything shares them: what is copied is computed by somebody.
         own = max(own, (step + moved * machine.copy_seconds) * workers / machine.cores)
-    saved = 2 * (size.rows + size.columns) * size.dim * FLOAT  # vectors and accumulators
+    saved = (size.rows + size.columns) * (size.dim + 1) * FLOAT  # vectors, and an accumulator for each
     saving = saved * max(machine.copy_seconds, 1 / machine.bytes_per_second)
     return (size.steps / workers + 0.5) * own + saving
 
@@ -101,7 +101,7 @@ def rotated_pass(size: Size, machine: Machine, ranks: int) -> float:
     for turn in range(2 * ranks):
         held = chunks[(2 * np.arange(ranks) + turn) % (2 * ranks)]
         compute = float((heights * held).max()) * step
-        moved = held * size.block_bytes * 2 * (ranks > 1)  # vectors and accumulators
+        moved = held * size.block * (size.dim + 1) * FLOAT * (ranks > 1)  # vectors, and an accumulator for each
         if machine.cores is not None:
             copies = 2 * float(moved.sum()) * machine.copy_seconds
             compute = max(compute, (float((heights * held).sum()) * step + copies) / machine.cores)

@@ -44,7 +44,7 @@ def make_sides(matrix: swivel.Matrix, dim: int) -> tuple[ParameterBlock, Paramet
 
     def make_side(offsets: NDArray[np.float64]) -> ParameterBlock:
         vectors = rng.standard_normal((matrix.shape[0], dim), np.float32) / np.float32(np.sqrt(dim))
-        return ParameterBlock(vectors, np.ones_like(vectors), offsets[order].astype(np.float32))
+        return ParameterBlock(vectors, np.ones(len(vectors), np.float32), offsets[order].astype(np.float32))
 
     rows = make_side(row_offsets(matrix.row_sums, matrix.total, TrainConfig()))
     return rows, make_side(column_offsets(matrix.column_sums))

@@ -80,9 +80,7 @@ def make_sides(kind: str) -> tuple[ParameterBlock, ParameterBlock]:
 
     def side(size: int) -> ParameterBlock:
         vectors = rng.normal(0, 0.4, (size, DIM)).astype(np.float32)
-        return ParameterBlock(
-            vectors, np.full((size, DIM), 1e-3, np.float32), rng.normal(0, 1, size).astype(np.float32)
-        )
+        return ParameterBlock(vectors, np.full(size, 1e-3, np.float32), rng.normal(0, 1, size).astype(np.float32))
 
     layout = make_matrix(kind)[0].layout
     return side(layout.rows), side(layout.columns)
@@ -172,8 +170,8 @@ class PlainLauncher:
         x, y = p.mirror[rows, :dim].clone(), p.mirror[columns, :dim].clone()
         gradient = torch.sigmoid(x @ y.T - p.offsets[rows, None] - p.offsets[columns]) - 0.01 * pull
         for where, part in ((rows, gradient @ y), (columns, gradient.T @ x)):
-            p.state[where] += part**2
-            p.vectors[where] -= rate * part / p.state[where].sqrt()
+            p.state[where] += (part**2).mean(1)
+            p.vectors[where] -= rate * part / p.state[where].sqrt()[:, None]
             p.mirror[where, :dim] = p.vectors[where]
         return float(gradient.sum())
 

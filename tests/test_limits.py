@@ -283,8 +283,8 @@ def test_need_of_training_grows_with_rows_columns_and_dimensions(planted: Matrix
     plan = make_plan(planted, config)
     vectors = 4 * 100 * sum(planted.shape)
     needs = estimate_needs(planted, config, plan, 1, tmp_path)
-    assert needs.disk_bytes >= 4 * vectors + vectors  # two checkpoints with their accumulators, and the result
-    assert needs.memory_bytes >= 6 * vectors
+    assert needs.disk_bytes >= 2 * vectors + vectors  # two checkpoints, and the result
+    assert needs.memory_bytes >= vectors
 
 
 # Sizes that no test can have for real.

@@ -263,7 +263,7 @@ CONSTANTS: dict[str, dict[str, Any]] = {
         "MIN_MEASURED_CELLS": 3e9,
         "USUAL_DIM": 300,
     },
-    "swivel.training.loop": {"ORDER": 2, "MAX_GROWTH": 100},
+    "swivel.training.loop": {"ORDER": 3, "MAX_GROWTH": 100},
     "swivel.training.zero_sampling": {"GOLDEN_RATIO": 0.6180339887498949},
     "swivel.training.objective": {"NEVER": 1e30, "MIN_ACCUMULATOR": 1e-37},
     "swivel.training.objective_numba": {"LOWEST": -86.0, "HIGHEST": 30.0},

@@ -92,7 +92,7 @@ def make_block(counts: NDArray[np.float64], dim: int) -> Block:
     for total, offset in zip(sums, offsets, strict=True):
         vectors = rng.standard_normal((len(total), dim), np.float32) / np.float32(np.sqrt(dim))
         vectors[total <= 0] = 0
-        sides.append(ParameterBlock(vectors, np.full(vectors.shape, 1e-6, np.float32), offset.astype(np.float32)))
+        sides.append(ParameterBlock(vectors, np.full(len(vectors), 1e-6, np.float32), offset.astype(np.float32)))
     return Block(x, (sides[0], sides[1]))
 
 

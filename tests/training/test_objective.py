@@ -156,22 +156,24 @@ def test_loss_is_the_sum_over_parts_of_the_matrix() -> None:
 
 
 def test_adagrad_adds_the_square_before_it_divides() -> None:
-    vectors = np.array([[1.0, 2.0]])
-    accumulators = np.array([[0.0, 5.0]])
-    update_parameters(vectors, accumulators, np.array([[3.0, -2.0]]), 0.1)
-    np.testing.assert_allclose(accumulators, [[9, 9]])
-    np.testing.assert_allclose(vectors, [[1 - 0.1 * 3 / 3, 2 + 0.1 * 2 / 3]])
+    vectors = np.array([[1.0, 2.0], [0.0, 4.0]])
+    accumulators = np.array([0.0, 11.0])
+    update_parameters(vectors, accumulators, np.array([[1.0, -7.0], [3.0, -3.0]]), 0.1)
+    np.testing.assert_allclose(accumulators, [(1 + 49) / 2, 11 + 9])
+    np.testing.assert_allclose(
+        vectors, [[1 - 0.1 * 1 / 5, 2 + 0.1 * 7 / 5], [-0.3 / np.sqrt(20), 4 + 0.3 / np.sqrt(20)]]
+    )
 
 
 def test_adagrad_with_decaying_accumulators_is_rmsprop_with_another_learning_rate() -> None:
     rng = np.random.default_rng(5)
-    vectors, accumulators = np.ones((2, 3)), np.full((2, 3), 0.01)
+    vectors, accumulators = np.ones((2, 3)), np.full(2, 0.01)
     expected, mean_square = vectors.copy(), 0.1 * accumulators
 
     for _ in range(4):
         gradient = rng.normal(size=(2, 3))
         update_parameters(vectors, accumulators, gradient, 0.1, (0.9,))
-        mean_square = 0.9 * mean_square + 0.1 * gradient**2
-        expected -= 0.1 * np.sqrt(0.1) * gradient / np.sqrt(mean_square)
+        mean_square = 0.9 * mean_square + 0.1 * (gradient**2).mean(1)
+        expected -= 0.1 * np.sqrt(0.1) * gradient / np.sqrt(mean_square)[:, None]
 
     np.testing.assert_allclose(vectors, expected, rtol=1e-12)

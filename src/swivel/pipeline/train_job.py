@@ -6,9 +6,11 @@ import contextlib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from swivel import vectors
 from swivel.config import TrainConfig, VectorsConfig, result_settings
@@ -16,8 +18,9 @@ from swivel.counts import Matrix
 from swivel.pipeline.tune import Tuning
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT
-from swivel.runtime.resources import check_memory
+from swivel.runtime.resources import check_memory, release_freed_memory
 from swivel.runtime.signals import stop_on_signals
+from swivel.storage.arrays import create_array
 from swivel.storage.files import FolderWriter, create_folder
 from swivel.storage.lock import scratch_folder
 from swivel.training.checkpoint import remove_checkpoints
@@ -25,7 +28,9 @@ from swivel.training.executor import Executor, open_executor
 from swivel.training.initialization import WarmStart, add_new_words
 from swivel.training.loop import TrainingResult, train_matrix
 from swivel.vectors import Vectors
+from swivel.vectors.combine import has_cuda
 from swivel.vectors.folder import write_vectors
+from swivel.vectors.search import Floats
 from swivel.vectors.subwords import NgramIndex, add_subwords, estimate_memory, index_ngrams, needs_ngrams
 
 LABEL_BYTES = 170  # of memory for each label while they are read; measured: 163 with 8 to 11 characters
@@ -74,7 +79,7 @@ def run_training(
         extended = extend_start(matrix, config, start, executor, options)
 
         # A signal after the last step ends the process once the result is written.
-        with stop_on_signals(), index_words(words, executor) as index:
+        with stop_on_signals(), index_words(words, executor) as index, contextlib.ExitStack() as stack:
             trained = train_matrix(
                 matrix,
                 config,
@@ -86,9 +91,19 @@ def run_training(
                 other_memory=estimate_memory(words, config.dim) if words else (0, 0),
             )
             if trained is not None:  # Only the leading process has the result.
+                scratch = None
+                if output is not None and not has_cuda(trained.plan.device):
+                    scratch = stack.enter_context(scratch_folder(output.path))
+                    trained = replace(
+                        trained,
+                        rows=keep_on_disk(trained.rows, scratch / "rows.npy"),
+                        columns=keep_on_disk(trained.columns, scratch / "columns.npy"),
+                    )
+                release_freed_memory()
                 facts = collect_facts(matrix, trained, tuning)
                 sides = label_sides(matrix, trained, config.shift, provenance, facts)
-                result = combine_sides(sides, vectors_config, start, trained.plan.device, index)
+                result = combine_sides(sides, vectors_config, start, trained.plan.device, index, scratch)
+                release_freed_memory()
                 if output is None:
                     return result
 
@@ -133,6 +148,13 @@ def extend_start(
     known, rows = len(start.ids[0]), len(matrix.rows)
     options.progress.message(f"init has {known:,} of the {rows:,} rows; {rows - known:,} are new")
     return add_new_words(matrix, start, config, threads=options.thread_count)
+
+
+def keep_on_disk(values: Floats, file: Path) -> Floats:
+    """Return values memory-mapped in a new file: the memory is for what is made from them."""
+    mapped = create_array(file, np.float32, values.shape)
+    mapped[:] = values
+    return mapped
 
 
 def load_labels(matrix: Matrix) -> None:
@@ -185,12 +207,19 @@ def label_sides(
 
 
 def combine_sides(
-    sides: Vectors, config: VectorsConfig, start: WarmStart | None, device: str, index: Future[NgramIndex] | None
+    sides: Vectors,
+    config: VectorsConfig,
+    start: WarmStart | None,
+    device: str,
+    index: Future[NgramIndex] | None,
+    scratch: Path | None = None,
 ) -> Vectors:
-    """Return rows and columns with the vectors that are made from them."""
+    """Return rows and columns with the vectors that are made from them, large ones in the folder `scratch`."""
     assert sides.columns is not None
     # Where vectors are the rows, they are the same array as those of `sides`, so that they are written once.
     combined = vectors.combine_vectors(sides.rows, sides.columns, sides.columns_per_row, config, device=device)
+    if scratch is not None and combined is not sides.rows:
+        combined = keep_on_disk(combined, scratch / "vectors.npy")
     result = sides.replace(vectors=combined)
     if config.combine == "parts" and start is not None:
         result = _turn(result, start.source)

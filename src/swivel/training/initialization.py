@@ -43,6 +43,7 @@ ROWS_PER_DRAW = 4096  # random vectors with one seed; changing it changes the in
 # a third of the epochs does not reach the loss of training from scratch. With 1e-6, the value for new words, it does,
 # and old words keep a cosine of .91. This value is in between (8,000 words, 30 % more text; benchmarks/more_data.py).
 WARM_ACCUMULATOR = 1e-4
+MOVED_VALUES = 32  # of every vector, which are moved at a time to another order
 UNSEEN_WEIGHT = 0.02  # u; with .1 and .25 the vectors of new words are too short (experiments/notes.md)
 
 
@@ -205,7 +206,7 @@ def make_arrays(
 
     >>> arrays = make_arrays([np.ones(3), np.ones(2)], [np.arange(3), np.arange(2)], TrainConfig(dim=4))
     >>> arrays["rows"].shape, arrays["columns_accumulators"].shape
-    ((3, 4), (2, 4))
+    ((3, 4), (2,))
     """
     arrays: dict[str, Array] = {}
     for side, name in enumerate(SIDES):
@@ -217,9 +218,17 @@ def make_arrays(
             first[start.ids[side]] = max(config.initial_accumulator, WARM_ACCUMULATOR)
             vectors[sums[side] <= 0] = 0
 
-        arrays[name] = vectors[orders[side]]
-        arrays[f"{name}_accumulators"] = np.repeat(first[orders[side], None], config.dim, axis=1)
+        select_rows(vectors, orders[side])
+        arrays[name] = vectors
+        arrays[f"{name}_accumulators"] = first[orders[side]]
     return arrays
+
+
+def select_rows(vectors: Array, order: Ids) -> None:
+    """Bring rows into another order in place, without a second copy of them: `vectors` becomes `vectors[order]`."""
+    for first in range(0, vectors.shape[1], MOVED_VALUES):
+        piece = slice(first, first + MOVED_VALUES)
+        vectors[:, piece] = vectors[order, piece]
 
 
 def _draw(side: int, sums: NDArray[np.float64], config: TrainConfig, threads: int) -> Array:

@@ -27,15 +27,15 @@ from swivel.storage.lock import scratch_folder
 from swivel.training.backends import ParameterBlock, Step
 from swivel.training.checkpoint import Checkpoint, CheckpointStore, TrainingState
 from swivel.training.executor import CompletedSteps, Executor, LocalExecutor, Sides, TrainingJob
-from swivel.training.initialization import SIDES, WarmStart, make_arrays
+from swivel.training.initialization import SIDES, WarmStart, make_arrays, select_rows
 from swivel.training.objective import Loss
 from swivel.training.schedule import Block, falling_rate, rounds_for_ranks, rounds_in_groups, rounds_without_conflict
 from swivel.training.training_plan import TrainingPlan, choose_zeros, estimate_needs, make_plan, resume_plan
 
 Array = NDArray[np.float32]
-# Version of the order of blocks and of the random numbers. It is part of the identity of a run: a run that started with
-# another order is not resumed.
-ORDER = 2
+# Version of the order of blocks, of the random numbers and of the optimizer's state. It is part of the identity of a
+# run: one that started with another version is not resumed.
+ORDER = 3
 MAX_GROWTH = 100  # of the mean observed loss, relative to the initial vectors: more counts as divergence
 MAX_ADVISED_DECAY = 1e-2  # above this, the advice is to lower the weight decay instead of raising it
 POINTS_PER_EPOCH = 20  # of the training curves; more would slow down the host of a GPU, whose rounds take milliseconds
@@ -364,8 +364,8 @@ class _TrainingRun:
         vectors = []
         sums = self.matrix.row_sums, self.matrix.column_sums
         for side, order, side_sums in zip(sides, self.job.orders, sums, strict=True):
-            values = np.empty(side.vectors.shape, np.float32)
-            values[order] = side.vectors
+            values = np.asarray(side.vectors, np.float32)
+            select_rows(values, np.argsort(order))
             # Without counts, a vector has no gradient except rounding errors. Make it exactly zero.
             values[side_sums <= 0] = 0
             vectors.append(values)

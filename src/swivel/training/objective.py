@@ -13,8 +13,9 @@ the confidence::
     L_0(i;j)  = log(1 + exp(w_i . c_j - pmi*(i;j)))             x_ij = 0
     f(x)      = b0 + b x^a
 
-The optimizer is Adagrad. Its state is one number per parameter, the sum of the squared gradients; its settings are a
-tuple, which only the four modules take apart.
+The optimizer is Adagrad with one number of state per vector, the sum of the mean squares of its gradients: half the
+memory of one number per value, and vectors that are as good (experiments/notes.md). Its settings are a tuple, which
+only the four modules take apart.
 """
 
 from __future__ import annotations
@@ -169,13 +170,13 @@ def choose_optimizer(config: TrainConfig) -> Optimizer:
 def update_parameters(
     vectors: Array, state: Array, gradient: Array, learning_rate: float, optimizer: Optimizer = ADAGRAD
 ) -> None:
-    """Take an Adagrad step: update vectors and the sums of squared gradients (`state`) in place.
+    """Take an Adagrad step: update vectors and the sum of mean squared gradients of each (`state`) in place.
 
     With a decay of the sums below 1, old gradients are forgotten: an RMSProp step with the learning rate
     `learning_rate * sqrt(1 - decay)`.
     """
     (accumulator_decay,) = optimizer
     state *= accumulator_decay
-    state += gradient**2
+    state += np.mean(gradient**2, axis=1)
     np.maximum(state, MIN_ACCUMULATOR, out=state)
-    vectors -= learning_rate * gradient / np.sqrt(state)
+    vectors -= learning_rate * gradient / np.sqrt(state)[:, None]

@@ -122,16 +122,9 @@ def mean_gradient(total: Any, scale: Any, vector: Any, decay: Any) -> Any:
 
 
 @_inline
-def next_state(state: Any, gradient: Any, optimizer: Any) -> Any:
-    """Return the state of a parameter for the next Adagrad step: the sum of squared gradients."""
-    return max(F(optimizer[0]) * state + gradient * gradient, F(MIN_ACCUMULATOR))
-
-
-@_inline
-def decrease(state: Any, gradient: Any, learning_rate: Any) -> Any:
-    """Return what an Adagrad step subtracts from a parameter, from `next_state`."""
-    # Kernels store the new state first: with both in one function, LLVM rounds differently.
-    return learning_rate * gradient / np.sqrt(state)
+def next_state(state: Any, mean_square: Any, optimizer: Any) -> Any:
+    """Return the state of a vector for the next Adagrad step: the sum of the mean squares of its gradients."""
+    return max(F(optimizer[0]) * state + mean_square, F(MIN_ACCUMULATOR))
 
 
 @_kernel
@@ -140,9 +133,18 @@ def update_parameters(
 ) -> None:
     """Take a step of the optimizer in place, with the gradient scale * gradient + weight_decay * vectors."""
     factor, decay, rate = F(scale), F(weight_decay), F(learning_rate)
+    means = np.empty(vectors.shape[1], F)
     for i in range(vectors.shape[0]):
-        w, s, g = vectors[i], state[i], gradient[i]
+        w, g = vectors[i], gradient[i]
         for t in range(len(w)):
-            mean = mean_gradient(g[t], factor, w[t], decay)
-            s[t] = next_state(s[t], mean, optimizer)
-            w[t] -= decrease(s[t], mean, rate)
+            means[t] = mean_gradient(g[t], factor, w[t], decay)
+
+        # From an array, and not while it is filled: then the sum has the same bits if the gradient is already a mean.
+        squares = F(0.0)
+        for t in range(len(w)):
+            squares += means[t] * means[t]
+
+        state[i] = next_state(state[i], squares / F(len(w)), optimizer)
+        step = rate / np.sqrt(state[i])
+        for t in range(len(w)):
+            w[t] -= step * means[t]

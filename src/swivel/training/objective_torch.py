@@ -40,5 +40,5 @@ def update_parameters(
 ) -> None:
     """Take an Adagrad step in place, as `objective.update_parameters`."""
     (accumulator_decay,) = optimizer
-    state.mul_(accumulator_decay).addcmul_(gradient, gradient).clamp_(min=MIN_ACCUMULATOR)
-    vectors.sub_(learning_rate * gradient * state.rsqrt())
+    state.mul_(accumulator_decay).add_(gradient.square().mean(1)).clamp_(min=MIN_ACCUMULATOR)
+    vectors.sub_(learning_rate * gradient * state.rsqrt()[:, None])

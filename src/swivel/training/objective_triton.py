@@ -86,9 +86,12 @@ def observed_gradient(m, x, unseen, base, scale, power, SQRT: tl.constexpr, FAST
 
 
 @triton.jit
-def update_parameters(w, g, state, at, mask, learning_rate, OPTIMIZER: tl.constexpr):
-    """Return the parameters `w` after an Adagrad step with the gradient `g`; update their state, the elements `at`."""
-    a = tl.load(state + at, mask=mask, other=1.0)
-    a = tl.maximum(OPTIMIZER[0] * a + g * g, MIN_ACCUMULATOR)
-    tl.store(state + at, a, mask=mask)
-    return w - learning_rate * g * tl.rsqrt(a)
+def find_rate(state, mask, mean_square, learning_rate, OPTIMIZER: tl.constexpr):
+    """Return by what an Adagrad step multiplies the gradient of a vector; update the vector's state.
+
+    mean_square: of the values of the gradient. `state` points at one number per vector.
+    """
+    a = tl.load(state, mask=mask, other=1.0)
+    a = tl.maximum(OPTIMIZER[0] * a + mean_square, MIN_ACCUMULATOR)
+    tl.store(state, a, mask=mask)
+    return learning_rate * tl.rsqrt(a)

@@ -44,9 +44,9 @@ COMMON_ON_GPU = 0.1
 # computing all cells in tiles: 1.0 times as long at .36, 1.5 at .64, 2.2 at .88 (10 MB of text, recipe fast, d = 300).
 MAX_SAMPLED_DENSITY = 1 / 3
 SAMPLED_COST = 1.9  # time of a cell of a sample against one of all cells: 18.6 % of them took 35 % of the time
-# Copies of all vectors and accumulators in memory: those being trained, those gathered for a checkpoint or the result,
-# and the combined rows and columns. Measured: 3.0 at 98,695 rows and columns, d = 50 and 150, on CPU cores.
-COPIES = 3
+# Copies of all vectors and accumulators in memory: those being trained and those gathered for a checkpoint or the
+# result. One process on CPU cores has one copy, in which it trains.
+COPIES = 2
 BYTES_PER_BLOCK = 256  # of the orders of two epochs. Measured: 225 at 1,000 x 1,000 blocks
 # Kernels and BLAS buffers that are not loaded yet when a run is planned: their memory, if they have to be compiled, and
 # as much address space again.
@@ -217,7 +217,8 @@ def estimate_needs(
     rows, columns = matrix.shape
     dim = config.dim
     item_bytes = 8 if plan.backend == "reference" else 4
-    vectors = item_bytes * dim * (rows + columns)
+    parameters = item_bytes * (dim + 1) * (rows + columns)
+    vectors, combined = 4 * dim * (rows + columns), 4 * dim * rows
 
     # A step of one thread: tiles of at most 1024 rows, and vectors and gradients of one block.
     block_rows = math.ceil(rows / plan.row_blocks)
@@ -232,11 +233,15 @@ def estimate_needs(
     if not has_same_blocks and plan.backend != "triton":
         reblocked = 16 * matrix.stored_cell_count
 
-    training = COPIES * 2 * vectors + threads * step + orders + other_during
-    afterwards = 2 * vectors + other_after  # rows, columns, and the vectors that are made from both
+    copies = 1 if plan.backend == "cpu" and plan.ranks == 1 else COPIES
+    training = copies * parameters + threads * step + orders + other_during
+    # Rows, columns, and the vectors that are made from both. With a folder, they are on disk while n-grams are fitted.
+    afterwards = vectors + combined
+    is_on_disk = copies == 1 and folder is not None
+    afterwards = max(afterwards, other_after) if is_on_disk else afterwards + other_after
 
-    # On disk: two checkpoints with accumulators, the result, and the re-blocked cells.
-    disk = max(4 * vectors - saved_bytes(folder), 0) + vectors + item_bytes * dim * rows + reblocked
+    # On disk: two checkpoints, the result, rows, columns and vectors until it is written, and the re-blocked cells.
+    disk = max(2 * parameters - saved_bytes(folder), 0) + 2 * (vectors + combined) + reblocked
     return ResourceEstimate(
         "training",
         disk_bytes=reblocked if folder is None else disk,

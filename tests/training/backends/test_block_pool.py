@@ -27,8 +27,8 @@ def make_backend(capacity: tuple[int, int], memory: int | None = None) -> Triton
 def make_block(side: int, block: int, seed: int = 0) -> ParameterBlock:
     rng = np.random.default_rng((side, block, seed))
     size = int(np.diff(STARTS[side])[block])
-    vectors, accumulators = rng.random((2, size, DIM), np.float32)
-    return ParameterBlock(vectors, accumulators, rng.random(size, np.float32))
+    vectors, (accumulators, offsets) = rng.random((size, DIM), np.float32), rng.random((2, size), np.float32)
+    return ParameterBlock(vectors, accumulators, offsets)
 
 
 def assert_same(found: ParameterBlock, expected: ParameterBlock) -> None:
@@ -60,7 +60,7 @@ def test_a_block_too_many_is_refused() -> None:
 def test_a_value_that_is_not_finite_is_found() -> None:
     backend = make_backend((1, 1))
     block = make_block(0, 0)
-    block.state[1, 2] = np.inf
+    block.state[1] = np.inf
     backend.set_block(0, 0, block)
     assert not backend.is_finite()
 

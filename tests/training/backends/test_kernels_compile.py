@@ -61,6 +61,7 @@ OTHERS = {"SQRT": False, "FAST": True}
 TILE = {"P": 320, "BM": 64, "BN": 128, "BK": 64, "CHUNK": 256, "GROUP": 8, "STAGES": 2, "PRECISION": "tf32"}
 HALVES = {"P": 320, "P1": 256, "P2": 64, "CHUNK": 8, "PANELS": 2, "HAS_COMMON": True, "BY_SUM": False}
 HALVES["OPTIMIZER"] = (0.9,)
+UPDATE = {"D": 300, "P": 320, "PP": 512, "ROWS": 4, "SIZE": 1024}
 BY_SUM = {**HALVES, "BY_SUM": True}
 print(json.dumps({
     "hopper": compile_hopper(False),
@@ -70,8 +71,8 @@ print(json.dumps({
     "gradient, weighted": compile_plain("gradient", 90, WEIGHTED=True, **TILE, **OTHERS),
     "find_starts": compile_plain("find_starts", 90, BLOCK=128),
     "gather": compile_plain("gather", 90, P=320, PP=512, BN=16),
-    "update": compile_plain("update", 90, OPTIMIZER=(0.9,), BY_SUM=False, D=300, P=320, SIZE=1024),
-    "update, decay by sum": compile_plain("update", 90, OPTIMIZER=None, BY_SUM=True, D=300, P=320, SIZE=1024),
+    "update": compile_plain("update", 90, OPTIMIZER=(0.9,), BY_SUM=False, **UPDATE),
+    "update, decay by sum": compile_plain("update", 90, OPTIMIZER=None, BY_SUM=True, **UPDATE),
     "update_sampled, gradients": compile_plain("update_sampled", 90, SIDE=0, **{**HALVES, "OPTIMIZER": None}, **RULES),
     "update_sampled rows": compile_plain("update_sampled", 90, SIDE=0, **HALVES, **RULES),
     "update_sampled columns": compile_plain("update_sampled", 90, SIDE=1, **HALVES, **RULES),

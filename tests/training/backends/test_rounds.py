@@ -47,7 +47,7 @@ def make_round(backend: Backend) -> list[Step]:
     sides = [
         ParameterBlock(
             rng.normal(0, 0.3, shape).astype(np.float32),
-            np.full(shape, 1e-6, np.float32),
+            np.full(shape[0], 1e-6, np.float32),
             rng.normal(0, 1, shape[0]).astype(np.float32),
         )
         for _ in range(2)

@@ -120,7 +120,7 @@ def test_a_value_that_is_not_finite_is_detected_after_its_block_was_swapped_out(
     memory = needs.min_bytes(groups, (1, 1))
     backend = make_backend(zeros, memory + UNEVEN, groups)
     rows, columns = make_sides(kind)
-    getattr(rows, array)[0, 0] = np.inf
+    getattr(rows, array).flat[0] = np.inf
 
     backend.hold(rows, columns, make_starts(kind))
     backend.take(SimpleNamespace(stored=make_matrix(kind)[0]))  # type: ignore[arg-type]

@@ -140,7 +140,7 @@ def make_sides(dim: int, shape: tuple[int, int] = (ROWS, COLUMNS)) -> tuple[Para
     rows, columns = (
         ParameterBlock(
             rng.normal(0, 0.3, (n, dim)).astype(np.float32),
-            np.full((n, dim), 1e-6, np.float32),
+            np.full(n, 1e-6, np.float32),
             rng.normal(0, 1, n).astype(np.float32),
         )
         for n in shape

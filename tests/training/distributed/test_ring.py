@@ -81,7 +81,7 @@ def test_each_column_block_is_sent_once_per_epoch(two_ranks: tuple[Path, dict[st
     """With two ranks, every column block moves once per epoch (vectors and accumulators), half of them each way."""
     assert CONFIG.epochs is not None
     _, results = two_ranks
-    everything = CONFIG.epochs * 62 * CONFIG.dim * 2 * 4  # columns
+    everything = CONFIG.epochs * 62 * (CONFIG.dim + 1) * 4  # columns
     assert (
         0 < results["all zeros"]["sent"] <= everything * 3 / 5
     )  # one rank sends half, a little more with uneven blocks

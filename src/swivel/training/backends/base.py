@@ -27,7 +27,7 @@ class ParameterBlock:
     """Parameters of the rows, or of the columns, of a matrix or block, and their part of every target (`offsets`)."""
 
     vectors: Any  # (size, dim); a host array or the backend's array type
-    state: Any  # (size, dim); of the optimizer
+    state: Any  # (size,); of the optimizer
     offsets: Any  # (size,)
 
     def part(self, start: int, stop: int) -> ParameterBlock:
@@ -107,7 +107,10 @@ class Backend(Protocol):
         """Get the matrix whose cells the steps read, after `hold`."""
 
     def hold(self, rows: ParameterBlock, columns: ParameterBlock, starts: Starts) -> None:
-        """Copy the parameters, which are in block order; `starts` has the first row of each block, and the end."""
+        """Take over the parameters, which are in block order; `starts` has the first row of each block, and the end.
+
+        The caller must not use their arrays any more: the backend may train in them, to have no second copy.
+        """
 
     def hold_some(self, starts: Starts, dim: int, capacity: tuple[int, int]) -> None:
         """Prepare for blocks that `set_block` adds and `drop_block` removes: at most `capacity` of rows and of columns.
@@ -128,7 +131,10 @@ class Backend(Protocol):
         """
 
     def fetch(self) -> Sides:
-        """Return the parameters after all steps so far as host arrays, in the backend's precision."""
+        """Return the parameters after all steps so far as host arrays, in the backend's precision.
+
+        The next step may change them.
+        """
 
     def is_finite(self) -> bool:
         """Return whether all parameters are finite after all steps so far; computed on the device."""
@@ -150,7 +156,7 @@ class Backend(Protocol):
         """
 
     def close(self) -> None:
-        """Release threads and memory, if there are any."""
+        """Release threads and memory, if there are any; a second call does nothing."""
         return  # nothing to do by default
 
 
@@ -159,10 +165,11 @@ class ArrayBackend(Backend):
 
     settings: BackendSettings
     _matrix: Matrix
+    _sides: Sides  # all parameters, after `hold`
     _blocks: tuple[dict[int, ParameterBlock], dict[int, ParameterBlock]]  # of rows and of columns, by number
 
     def put(self, array: NDArray[Any]) -> Any:
-        """Return a copy of a host array as the backend's array type."""
+        """Return a host array as the backend's array type: itself, if the backend can write to it, or a copy."""
         raise NotImplementedError
 
     def get(self, array: Any) -> NDArray[Any]:
@@ -187,7 +194,12 @@ class ArrayBackend(Backend):
         raise NotImplementedError
 
     def hold(self, rows: ParameterBlock, columns: ParameterBlock, starts: Starts) -> None:
-        self._blocks = self._split(rows, starts[0]), self._split(columns, starts[1])
+        self._sides = rows.map(self.put), columns.map(self.put)
+        self._blocks = _split(self._sides[0], starts[0]), _split(self._sides[1], starts[1])
+
+    def close(self) -> None:
+        for name in ("_sides", "_blocks"):
+            self.__dict__.pop(name, None)
 
     def hold_some(self, starts: Starts, dim: int, capacity: tuple[int, int]) -> None:
         """Start without any block; `set_block` adds them."""
@@ -199,16 +211,9 @@ class ArrayBackend(Backend):
     def drop_block(self, side: int, block: int) -> None:
         self._blocks[side].pop(block, None)
 
-    def _split(self, side: ParameterBlock, starts: Sequence[int] | NDArray[np.int64]) -> dict[int, ParameterBlock]:
-        return {n: side.part(int(a), int(b)).map(self.put) for n, (a, b) in enumerate(pairwise(starts))}
-
     def fetch(self) -> Sides:
-        rows, columns = (self._join([*side.values()]) for side in self._blocks)
+        rows, columns = (side.map(self.get) for side in self._sides)
         return rows, columns
-
-    def _join(self, blocks: list[ParameterBlock]) -> ParameterBlock:
-        arrays = zip(*((self.get(b.vectors), self.get(b.state), self.get(b.offsets)) for b in blocks), strict=True)
-        return ParameterBlock(*map(np.concatenate, arrays))
 
     def is_finite(self) -> bool:
         return all(block.is_finite() for side in self._blocks for block in side.values())
@@ -217,7 +222,10 @@ class ArrayBackend(Backend):
         return self._blocks[side][block]
 
     def set_block(self, side: int, block: int, values: ParameterBlock) -> None:
-        self._blocks[side][block] = values.map(self.put)
+        new = values.map(self.put)
+        old = self._blocks[side].setdefault(block, new)
+        if old is not new:  # The arrays of a block may be views of `_sides`.
+            old.vectors[:], old.state[:], old.offsets[:] = new.vectors, new.state, new.offsets
 
     def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> PendingLosses:
         """Run steps one after the other until `should_stop` returns true."""
@@ -242,8 +250,8 @@ class ArrayBackend(Backend):
 
     def gradients(self, step: Step, rows: ParameterBlock, columns: ParameterBlock) -> Gradients:
         """Return the loss and the gradients of a step at these vectors; the parameters do not change."""
-        copies = (ParameterBlock(self.put(side.vectors), None, self.put(side.offsets)) for side in (rows, columns))
-        loss, parts, is_mirrored = self._compute(step, *copies)
+        placed = (ParameterBlock(self.put(side.vectors), None, self.put(side.offsets)) for side in (rows, columns))
+        loss, parts, is_mirrored = self._compute(step, *placed)
         first, second = (np.asarray(self.get(self.mean_gradient(*part)), np.float32) for part in parts)
         return (loss, second, first) if is_mirrored else (loss, first, second)
 
@@ -262,3 +270,8 @@ class ArrayBackend(Backend):
             # A gradient of a row is the mean over the columns, and the other way round.
             parts.append((side, total, len(sides[1 - number].vectors), decay))
         return loss, parts, cells.mirrored
+
+
+def _split(side: ParameterBlock, starts: Sequence[int] | NDArray[np.int64]) -> dict[int, ParameterBlock]:
+    """Return the blocks of a side, by number; their arrays are views."""
+    return {number: side.part(int(a), int(b)) for number, (a, b) in enumerate(pairwise(starts))}

@@ -73,12 +73,13 @@ class CpuBackend(ArrayBackend):
         return f"cpu, {self.settings.threads} threads, {self.settings.dtype} products, float32 parameters"
 
     def put(self, array: NDArray[np.float32]) -> Any:
-        return np.array(array, np.float32, order="C")
+        return np.require(array, np.float32, ["C", "OWNDATA", "WRITEABLE"])
 
     def get(self, array: Any) -> NDArray[np.float32]:
         return np.asarray(array, np.float32)
 
     def close(self) -> None:
+        super().close()
         self._open.close()
 
     def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> PendingLosses:

@@ -56,6 +56,7 @@ class TorchBackend(ArrayBackend):
         return array.cpu().numpy()  # type: ignore[no-any-return]
 
     def close(self) -> None:
+        super().close()
         self._open.close()
 
     def _product(self, a: Tensor, b: Tensor) -> Tensor:

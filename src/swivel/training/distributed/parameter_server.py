@@ -69,7 +69,7 @@ class Server:
     """Stores some blocks of the parameters.
 
     >>> server = Server()
-    >>> server.hold((0, 3), np.ones((2, 4), np.float32), np.ones((2, 4), np.float32), (), run_id=1)
+    >>> server.hold((0, 3), np.ones((2, 4), np.float32), np.ones(2, np.float32), (), run_id=1)
     >>> gradient = np.ones((2, 4), np.float32)
     >>> [server.push((0, 3), 5, 1, gradient, learning_rate=0.5) for _ in range(2)]
     [True, False]
@@ -83,7 +83,7 @@ class Server:
         values = np.ones((1, 1), np.float32)
         gradient = np.ones((1, 1), np.float32)
         gradient.flags.writeable = False
-        update_parameters(values, values.copy(), gradient, 1.0, 0.0, 0.1, optimizer)
+        update_parameters(values, np.ones(1, np.float32), gradient, 1.0, 0.0, 0.1, optimizer)
 
     def hold(self, part: Part, vectors: Array, state: Array, applied: Iterable[int], run_id: int) -> None:
         """Store a copy of a block, with the gradients that it already has in this run."""

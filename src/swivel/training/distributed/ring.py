@@ -223,16 +223,19 @@ class RingExecutor(LocalExecutor):
     def _pack(self, side: int, block: int) -> torch.Tensor:
         """Return vectors and state of a block as one tensor."""
         parameters = self._waiting.get((side, block)) or self._backend.get_block(side, block)
-        both = [torch.as_tensor(values) for values in (parameters.vectors, parameters.state)]
-        return torch.stack(both).to(self._device, self._dtype)
+        both = [torch.as_tensor(values).flatten() for values in (parameters.vectors, parameters.state)]
+        return torch.cat(both).to(self._device, self._dtype)
 
     def _empty(self, side: int, block: int) -> torch.Tensor:
         span = self._job.span(side, block)
-        return torch.empty(2, span.stop - span.start, self._job.config.dim, dtype=self._dtype, device=self._device)
+        size = (span.stop - span.start) * (self._job.config.dim + 1)
+        return torch.empty(size, dtype=self._dtype, device=self._device)
 
     def _as_block(self, side: int, block: int, values: torch.Tensor) -> ParameterBlock:
         """Return a block from the tensor that `_pack` made of it."""
-        return ParameterBlock(values[0], values[1], self._offsets[side][self._job.span(side, block)])
+        offsets = self._offsets[side][self._job.span(side, block)]
+        vectors = values[: -len(offsets)].view(len(offsets), -1)
+        return ParameterBlock(vectors, values[-len(offsets) :], offsets)
 
     def _report(self, blocks: list[Block], losses: dict[Block, Loss], pause: bool) -> None:
         """Start to sum the losses of a round over all ranks; every block has a loss on one rank and zeros elsewhere."""
@@ -272,9 +275,9 @@ class RingExecutor(LocalExecutor):
                     dist.send(self._pack(side, block), 0)
             return None
 
-        shape = len(self._offsets[side]), self._job.config.dim
+        size = len(self._offsets[side])
         dtype = np.float64 if self._dtype == torch.float64 else np.float32
-        vectors, state = np.empty(shape, dtype), np.empty(shape, dtype)
+        vectors, state = np.empty((size, self._job.config.dim), dtype), np.empty(size, dtype)
         for block, owner in enumerate(owners):
             if owner == self.rank:
                 values = self._pack(side, block)
@@ -282,7 +285,8 @@ class RingExecutor(LocalExecutor):
                 values = self._empty(side, block)
                 dist.recv(values, owner)
             span = self._job.span(side, block)
-            vectors[span], state[span] = values.cpu().numpy()
+            parameters = self._as_block(side, block, values.cpu())
+            vectors[span], state[span] = parameters.vectors.numpy(), parameters.state.numpy()
         return ParameterBlock(vectors, state, self._offsets[side])
 
     def close(self) -> None:

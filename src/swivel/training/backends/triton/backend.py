@@ -113,7 +113,7 @@ class TritonBackend(Backend):
             max_blocks = estimate.max_blocks(capacity)
 
             # As many column blocks again are on their way to or from other devices.
-            transit = capacity[1] * estimate.layout.pitch * dim * 8 if capacity[1] > 1 else 0
+            transit = capacity[1] * estimate.layout.pitch * (dim + 1) * 4 if capacity[1] > 1 else 0
             required_bytes = estimate.min_bytes_of(sum(capacity), max_blocks) + transit
             if required_bytes > self._memory:
                 raise TrainingError(
@@ -146,7 +146,7 @@ class TritonBackend(Backend):
         dtype = getattr(torch, self.settings.dtype)
         parameters = Parameters(
             vectors=torch.zeros(rows, layout.dim, device=self.device),
-            state=torch.ones(rows, layout.dim, device=self.device),
+            state=torch.ones(rows, device=self.device),
             mirror=torch.zeros(more_rows, layout.padded_dim, dtype=dtype, device=self.device),
             offsets=torch.zeros(more_rows, device=self.device),
             weights=torch.zeros(more_rows, device=self.device),
@@ -200,15 +200,15 @@ class TritonBackend(Backend):
         self._store.drop_block(side, block)
 
     def gradients(self, step: Step, rows: ParameterBlock, columns: ParameterBlock) -> Gradients:
-        """Return the loss and the gradients of a step, which the kernels write in place of the optimizer's state."""
+        """Return the loss and the gradients of a step, which the kernels write in place of the vectors."""
         for side, values in enumerate((rows, columns)):
             vectors = np.array(values.vectors, np.float32)  # a copy: torch warns about read-only arrays
-            self.set_block(side, step.block[side], ParameterBlock(vectors, vectors, values.offsets))
+            self.set_block(side, step.block[side], ParameterBlock(vectors, values.offsets, values.offsets))
 
         try:
             with self._on_device():
                 (loss,) = self._run([step], None)()
-            first, second = (self.get_block(side, step.block[side]).state.cpu().numpy() for side in (0, 1))
+            first, second = (self.get_block(side, step.block[side]).vectors.cpu().numpy() for side in (0, 1))
         finally:
             if self._store.is_pool:
                 for side in (0, 1):

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 Tensor = torch.Tensor
 CHUNK = 256  # observed cells of a tile that are processed at a time
 RARE_CHUNK = 8  # observed cells of a row or column that are processed at a time
-ELEMENTS = 1024  # parameters per program of `update`
+ELEMENTS = 2048  # padded parameters per program of `update`
+SUMMED_LOSSES = 1024  # losses that `update` adds at a time
 SEARCHED_SLOTS = 128  # slots per program of `find_starts`
 GATHERED_COLUMNS = 16  # columns per program of `gather`
 GROUP = 8  # rows of tiles that are numbered together; see `kernels._find_tile`
@@ -90,7 +91,7 @@ class Parameters:
     """
 
     vectors: Tensor  # (rows, dim), float32
-    state: Tensor  # (rows, dim), float32; of the optimizer
+    state: Tensor  # (rows,), float32; of the optimizer
     mirror: Tensor  # (more rows, padded dim): copy of the vectors in the dtype of the products, padded with zeros
     offsets: Tensor  # (more rows,), in units of log 2
     weights: Tensor  # (more rows,): weights of the zeros of the sampled columns
@@ -154,7 +155,7 @@ class StepLauncher:
     ) -> None:
         """Submit a batch and write the losses of its steps to `totals`; all steps have the same learning rate.
 
-        Without an optimizer, the gradients replace the state of the parameters, and the vectors do not change.
+        Without an optimizer, the gradients replace the vectors.
         totals: (steps, 3) float64. Observed loss; unobserved loss in units of log 2; weight that
         observed cells had as zeros.
         """
@@ -187,11 +188,13 @@ class StepLauncher:
         multiply_back(batch, 0, G, row_gradients, column_gradients)
 
         # One launch for both sides, and for the sums of the losses.
+        padded_width = triton.next_power_of_2(width)
+        rows_per_program = max(1, ELEMENTS // padded_width)
         size = max(batch.shape.rows, batch.shape.columns)
-        kernels.update[triton.cdiv(size * layout.dim, ELEMENTS), n, 2](
+        kernels.update[triton.cdiv(size, rows_per_program), n, 2](
             p.vectors, p.state, p.mirror, p.offsets, gradients, batch.table, losses, totals,
             n, rows, columns, losses.shape[1], *self._decay,
-            D=layout.dim, P=width, SIZE=ELEMENTS, **update,
+            D=layout.dim, P=width, PP=padded_width, ROWS=rows_per_program, SIZE=SUMMED_LOSSES, **update,
         )  # fmt: skip
 
     def _buffer(self, name: str, size: int, dtype: torch.dtype) -> Tensor:

@@ -125,7 +125,7 @@ class DeviceMemoryEstimate:
         """Return the bytes of the parameters in `slots` slots, and of the columns copied for `max_blocks` blocks."""
         layout = self.layout
         # Vectors and state in float32; then, for every row, the mirror, the offset and the weight.
-        masters = slots * layout.pitch * layout.dim * 8
+        masters = slots * layout.pitch * (layout.dim + 1) * 4
         rows = slots * layout.pitch + max_blocks * self.copied_columns + layout.pitch
         return masters + rows * (layout.padded_dim * self._itemsize + 8)
 

@@ -112,7 +112,7 @@ class ParameterStore:
                 self._bank_of[side][group] = group
         else:
             rows = self.layout.blocks[side] * self.layout.pitch
-            shapes = (rows, self.layout.dim), (rows, self.layout.dim), (rows,)
+            shapes = (rows, self.layout.dim), (rows,), (rows,)
             self._host[side] = ParameterBlock(*(self._memory.empty(shape, np.float32).zero_() for shape in shapes))
 
         source = values.map(lambda array: torch.from_numpy(np.require(array, np.float32, ["C", "W"])))
@@ -146,7 +146,7 @@ class ParameterStore:
             self._save_all(side)
 
         shape = int(self.layout.starts[side][-1]), self.layout.dim
-        result = ParameterBlock(*(np.empty(each, np.float32) for each in (shape, shape, shape[:1])))
+        result = ParameterBlock(*(np.empty(each, np.float32) for each in (shape, shape[:1], shape[:1])))
         target = result.map(torch.from_numpy)
         for block in range(self.layout.blocks[side]):
             arrays, rows = self._find(side, block)

@@ -8,7 +8,7 @@ kernel             one program computes                           reads -> write
 `find_starts`      the starts of BLOCK slots of a shard           slots of the observed cells -> starts
 `gather`           BN sampled columns of a shard                  V, offsets -> V, offsets, all weights, places
 `gradient`         a tile of BM x BN cells of a panel of a shard   V, offsets, observed cells -> G, losses
-`update`           SIZE parameters of one side of a shard         gradients, losses -> vectors, state, V, totals
+`update`           ROWS vectors of one side of a shard            gradients, losses -> vectors, state, V, totals
 `update_sampled`   one row or column of a shard                   gradients, observed cells -> vectors, state
 =================  =============================================  ==================================================
 
@@ -28,8 +28,8 @@ Symbols:
 - `table` has a line of int64 for every shard and panel; `slot_layout.FIELDS` names its columns.
 - BY_SUM: the weight decay of a vector is weight_decay * (sum of its counts)^decay_power. The sum follows from the
   vector's offset and from that of a sum of 1, `unit0` for rows of the matrix and `unit1` for its columns.
-- OPTIMIZER are the settings of the optimizer, a tuple; None: `update` and `update_sampled` write the gradient of every
-  parameter in place of its state, and no vectors.
+- OPTIMIZER are the settings of the optimizer, a tuple; None: `update` and `update_sampled` write the gradients in place
+  of the vectors, and no state.
 - FAST uses the hardware approximations of exp2, log2 and 1/x.
 """
 # mypy: disallow_untyped_defs=False, disallow_incomplete_defs=False, disallow_untyped_calls=False
@@ -42,11 +42,11 @@ import triton.language as tl
 from swivel.training.backends.triton import slot_layout
 from swivel.training.objective_triton import (
     LOG2E,
+    find_rate,
     finish_loss,
     join_losses,
     observed_gradient,
     unobserved_gradient,
-    update_parameters,
 )
 
 FIELDS = tl.constexpr(len(slot_layout.FIELDS))
@@ -241,21 +241,15 @@ def gather(
 
 
 @triton.jit
-def _apply(
-    mean, vectors, state, mirror, at, mirror_at, mask, weight_decay, learning_rate, OPTIMIZER: tl.constexpr,
-    MIRROR: tl.constexpr,
-):  # fmt: skip
-    """Take a step of the optimizer for the elements `at`; with MIRROR, also write them to the mirror at `mirror_at`.
+def _store_step(w, g, rate, vectors, mirror, at, mirror_at, mask, OPTIMIZER: tl.constexpr, MIRROR: tl.constexpr):
+    """Store the elements `at` of vectors after a step; with MIRROR, also write them to the mirror at `mirror_at`.
 
-    mean: the gradient without weight decay. Without an OPTIMIZER, the gradient is written in place of the state.
+    Without an OPTIMIZER, the gradient `g` is written in place of the vectors.
     """
-    # The decay uses the float32 vectors, not the mirror, whose rounding errors would accumulate over the steps.
-    w = tl.load(vectors + at, mask=mask, other=0.0)
-    g = mean + weight_decay * w
     if OPTIMIZER is None:
-        tl.store(state + at, g, mask=mask)
+        tl.store(vectors + at, g, mask=mask)
     else:
-        w = update_parameters(w, g, state, at, mask, learning_rate, OPTIMIZER)
+        w -= rate * g
         tl.store(vectors + at, w, mask=mask)
         if MIRROR:
             tl.store(mirror + mirror_at, w.to(mirror.dtype.element_ty), mask=mask)
@@ -272,12 +266,12 @@ def _decay_by_sum(offset, entry, side, weight_decay, decay_power, unit0, unit1):
 def update(
     vectors, state, V, offsets, gradients, table, losses, totals, shards, apart0, apart1, pairs, weight_decay,
     decay_power, unit0, unit1, learning_rate, OPTIMIZER: tl.constexpr, BY_SUM: tl.constexpr, D: tl.constexpr,
-    P: tl.constexpr, SIZE: tl.constexpr,
+    P: tl.constexpr, PP: tl.constexpr, ROWS: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """Update both sides of every shard, for steps that compute all zeros, and sum up the losses of the shard.
 
-    The parameters of a side are one sequence of elements, D per row. gradients: (shards, apart0, P) for X, followed by
-    (shards, apart1, P) for Y. The sums are in this kernel because the host takes 40 us to launch another one.
+    gradients: (shards, apart0, P) for X, followed by (shards, apart1, P) for Y; PP is the power of two from P on. The
+    sums, of SIZE losses at a time, are in this kernel because the host takes 40 us to launch another one.
     """
     shard, side = tl.program_id(1).to(tl.int64), tl.program_id(2)
     if (tl.program_id(0) == 0) & (side == 0):
@@ -295,16 +289,26 @@ def update(
     share = 1.0 / tl.load(entry + 3 - 2 * side).to(tl.float32)
     gradient_row = tl.where(side == 0, shard * apart0, (shards * apart0).to(tl.int64) + shard * apart1)
 
-    element = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    mask = element < rows * D
-    row = element // D
-    k = element - row * D
-    g = tl.load(gradients + gradient_row * P + (row * P + k), mask=mask, other=0.0)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    k = tl.arange(0, PP)[None, :]
+    is_row = row < rows
+    mask = is_row[:, None] & (k < D)
+    at, padded_at = row[:, None] * D + k, row[:, None] * P + k
+    vectors, state, V = vectors + row0 * D, state + row0, V + row0 * P
+    g = tl.load(gradients + gradient_row * P + padded_at, mask=mask, other=0.0) * share
+
+    # The decay uses the float32 vectors, not the mirror, whose rounding errors would accumulate over the steps.
+    w = tl.load(vectors + at, mask=mask, other=0.0)
     if BY_SUM:
-        offset = tl.load(offsets + row0 + row, mask=mask, other=0.0)
-        weight_decay = _decay_by_sum(offset, entry, side, weight_decay, decay_power, unit0, unit1)
-    vectors, state, V = vectors + row0 * D, state + row0 * D, V + row0 * P
-    _apply(g * share, vectors, state, V, element, row * P + k, mask, weight_decay, learning_rate, OPTIMIZER, True)
+        offset = tl.load(offsets + row0 + row, mask=is_row, other=0.0)
+        g += _decay_by_sum(offset, entry, side, weight_decay, decay_power, unit0, unit1)[:, None] * w
+    else:
+        g += weight_decay * w
+
+    rate = 0.0
+    if OPTIMIZER is not None:
+        rate = find_rate(state + row, is_row, tl.sum(g * g, 1) / D, learning_rate, OPTIMIZER)[:, None]
+    _store_step(w, g, rate, vectors, V, at, padded_at, mask, OPTIMIZER, True)
 
 
 @triton.jit
@@ -337,6 +341,22 @@ def _dense_gradient(
             place = tl.load(places + (shards + shard) * y_rows + row)
             g += _dense_part(part2, shard, apart2, place, place >= 0, k, P)
     return g
+
+
+@triton.jit
+def _update_parts(
+    g1, g2, vector, state, mirror, k1, k2, D, weight_decay, learning_rate, OPTIMIZER: tl.constexpr, MIRROR: tl.constexpr
+):  # fmt: skip
+    """Update a vector, the parts k1 and k2 of which have the gradients g1 and g2 without weight decay."""
+    w1 = tl.load(vector + k1, mask=k1 < D, other=0.0)
+    w2 = tl.load(vector + k2, mask=k2 < D, other=0.0)
+    # Beyond D, vectors are zero, and so are the gradients.
+    g1, g2 = g1 + weight_decay * w1, g2 + weight_decay * w2
+    rate = 0.0
+    if OPTIMIZER is not None:
+        rate = find_rate(state, True, (tl.sum(g1 * g1) + tl.sum(g2 * g2)) / D, learning_rate, OPTIMIZER)
+    _store_step(w1, g1, rate, vector, mirror, k1, k1, k1 < D, OPTIMIZER, MIRROR)
+    _store_step(w2, g2, rate, vector, mirror, k2, k2, k2 < D, OPTIMIZER, MIRROR)
 
 
 @triton.jit
@@ -421,8 +441,8 @@ def update_sampled(
 
     if BY_SUM:
         weight_decay = _decay_by_sum(offset - unseen, entry, SIDE, weight_decay, decay_power, unit0, unit1)
-    vectors, state, V = vectors + own * D, state + own * D, V + own * P
-    _apply(g1 / others, vectors, state, V, k1, k1, k1 < D, weight_decay, learning_rate, OPTIMIZER, SIDE == 1)
-    _apply(g2 / others, vectors, state, V, k2, k2, k2 < D, weight_decay, learning_rate, OPTIMIZER, SIDE == 1)
+    vectors, state, V = vectors + own * D, state + own, V + own * P
+    g1, g2 = g1 / others, g2 / others
+    _update_parts(g1, g2, vectors, state, V, k1, k2, D, weight_decay, learning_rate, OPTIMIZER, SIDE == 1)
     if SIDE == 0:
         _store_three(losses + (shard * pitch + row) * 3, observed, zeros, weight)
