@@ -275,11 +275,9 @@ def check_contract(make: Maker, kind: str, blocks: Block | Sequence[Block], sett
             baseline_errors[array].append(distance(baseline[array], truth[array]))
         check_loss(loss, true_loss, 1e-5 if dtype == "float32" else 2e-2)
 
-    factor = 1
+    factor = GPU_FACTOR if device == "cuda" else 1
     if name == "triton" and settings.zeros != ZeroSampling():
-        factor = SUBTRACTED_ZEROS_FACTOR
-    elif device == "cuda":
-        factor = GPU_FACTOR
+        factor += SUBTRACTED_ZEROS_FACTOR
     longest = max(max(block.x.shape) for block in blocks)
     for array in ARRAYS:
         # On some CPUs the products of the baseline round less than products of other shapes.

@@ -397,7 +397,7 @@ RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "table": {
         "count": {"columns": "symmetric"},
         "train": {
-            "dim": 128,
+            "dim": 256,
             "learning_rate": 0.5,
             "accumulator_decay": 0.95,
             "decay_power": 0.5,

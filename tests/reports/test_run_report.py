@@ -24,11 +24,12 @@ from swivel.errors import ConfigError
 from swivel.evaluation import SetResult
 from swivel.pipeline.report_job import ReportJob, timed_options
 from swivel.reports.plots import plot_epochs
-from swivel.reports.run_report import ask_words, choose_words, compose_run, find_map, summarize_run, write_report
+from swivel.reports.run_report import ask_words, choose_map, choose_words, compose_run, summarize_run, write_report
 from swivel.runtime.child_process import ChildProcess
 from swivel.runtime.progress import Stopwatch, track
 from swivel.storage.manifest import read_manifest
 from swivel.training.objective import loss_and_gradient, observed_losses
+from swivel.vectors.projection import compute_umap, fit_to_frame
 
 LINES = ["the man drinks tea", "the woman drinks milk", "a <b>bold</b> cat & a dog", "tea with milk and sugar"] * 6
 
@@ -177,7 +178,8 @@ def test_figures_are_drawn_here_if_the_other_process_does_not_run(
 
 
 def test_the_map_has_the_words_that_say_most(trained: Path) -> None:
-    labels, points = find_map(swivel.load(trained))
+    labels, components = choose_map(swivel.load(trained))
+    points = fit_to_frame(compute_umap(components))
     assert len(labels) == len(points) > 10
     assert np.quantile(np.abs(points), 0.9) <= 1  # nearly all are in the frame
     assert len(np.unique(points, axis=0)) == len(points)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from swivel.counts import Matrix
 from swivel.errors import first_line
@@ -58,7 +61,7 @@ class ReportJob:
         if self.page is not None and may_use_cuda(device) and can_start_processes():
             with contextlib.suppress(OSError):  # too many processes or files, or too little memory
                 self._process = self._stack.enter_context(ChildProcess())
-                self._imported = self._process.call(import_report)
+                self._imported = self._process.call(prepare_to_draw)
         elif self.page is not None:
             threading.Thread(target=import_report, daemon=True).start()
         return self._stack
@@ -73,25 +76,34 @@ class ReportJob:
 
         def run() -> None:
             try:
-                from swivel.reports.run_report import summarize_run
+                from swivel.reports.run_report import choose_map, summarize_run
 
+                draw = self._start_drawing(*choose_map(vectors), vectors.facts.get("losses", []))
                 summary = summarize_run(vectors, self.matrix, self.path)
-                draft.set_result((summary, self._draw(summary.map, summary.epochs)))
+                draft.set_result((summary, draw()))
             except Exception as error:
                 draft.set_exception(error)
 
         threading.Thread(target=run, daemon=True).start()
 
-    def _draw(self, *numbers: Any) -> Svgs:
-        """Return figures, drawn by the other process if there is one and it has not ended."""
+    def _start_drawing(self, *numbers: Any) -> Callable[[], Svgs]:
+        """Start to draw the figures in the other process, if there is one; return a function that waits for them."""
         from swivel.reports.run_report import draw_figures
 
-        # If the process was killed, as when memory ran out, the figures are drawn here.
+        call: ChildCall[Svgs] | None = None
         with contextlib.suppress(ProcessEnded):
             if self._process is not None and self._imported is not None:
                 self._imported.wait(SILENT)
-                return self._process.call(draw_figures, *numbers).wait(SILENT)
-        return draw_figures(*numbers)
+                call = self._process.call(draw_figures, *numbers)
+
+        def finish() -> Svgs:
+            # If the process was killed, as when memory ran out, the figures are drawn here.
+            with contextlib.suppress(ProcessEnded):
+                if call is not None:
+                    return call.wait(SILENT)
+            return draw_figures(*numbers)
+
+        return finish
 
     def write(self, vectors: Vectors) -> None:
         """Write the page, now that the vectors are complete; an error becomes a message."""
@@ -116,6 +128,15 @@ class ReportJob:
             watch.message(f"no report: {first_line(error)}")
         else:
             watch.message(f"the report: {self.page}")
+
+
+def prepare_to_draw() -> None:
+    """Import the modules that draw figures, and load the kernels that lay out a map."""
+    import_report()
+    with contextlib.suppress(Exception):
+        from swivel.vectors.projection import MIN_UMAP, compute_umap
+
+        compute_umap(np.eye(MIN_UMAP, 2, dtype=np.float32))
 
 
 def import_report() -> None:

@@ -232,10 +232,12 @@ def resolve_configs(
     if recipe != "table":
         return resolve_training(recipe, settings, init)
 
-    from swivel.training.table_settings import choose_table_settings, choose_weight_decay
+    from swivel.training.table_settings import choose_learning_rate, choose_table_settings, choose_weight_decay
 
     trained_on = matrix.transformed(settings.get("transform", RECIPES["table"]["train"]["transform"]))
     config, vectors_config = resolve_training(recipe, {**choose_table_settings(trained_on), **settings}, init)
+    if "learning_rate" not in settings and init is None:
+        config = dataclasses.replace(config, learning_rate=choose_learning_rate(config))
     if "weight_decay" not in settings:
         config = dataclasses.replace(config, weight_decay=choose_weight_decay(trained_on, config))
     return config, vectors_config

@@ -10,7 +10,7 @@ import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,7 +85,6 @@ class RunSummary:
     vectors: Vectors
     matrix: Matrix
     asked: tuple[Asked, ...]
-    map: tuple[list[str], NDArray[np.float32]]  # words, and their coordinates (n, 2)
     analogies: SetResult
     epochs: Losses  # none if the vectors were not trained by Swivel
     training_seconds: float  # including earlier calls that were interrupted
@@ -99,24 +98,21 @@ def summarize_run(vectors: Vectors, matrix: Matrix, folder: Path | None = None) 
         vectors=vectors,
         matrix=matrix,
         asked=ask_words(vectors),
-        map=find_map(vectors),
         analogies=score_analogies(vectors, read_bundled(), EvaluationConfig(top=MAX_ANSWERS, draws=0)),
         epochs=vectors.facts.get("losses", []),
         training_seconds=vectors.facts.get("training_seconds", 0.0),
     )
 
 
-def find_map(vectors: Vectors) -> tuple[list[str], NDArray[np.float32]]:
-    """Return the most informative of the common words, and their coordinates (n, 2)."""
+def choose_map(vectors: Vectors) -> tuple[list[str], NDArray[np.float32]]:
+    """Return the most informative of the common words, and their principal components."""
     common = min(len(vectors), MAP_CANDIDATES)
     weights = weigh_labels(vectors, common)
     # In the order of frequency, because labels are placed in the order of the points.
     ids = np.sort(np.argsort(-weights, kind="stable")[:MAP_WORDS])
     ids = ids[weights[ids] > 0]
-    points = np.empty((0, 2), np.float32)
-    if len(ids):
-        points = fit_to_frame(compute_umap(reduce_vectors(scale_to_unit(vectors.vectors[ids]))))
-    return [vectors.vocabulary[number] for number in ids.tolist()], points
+    components = reduce_vectors(scale_to_unit(vectors.vectors[ids])) if len(ids) else np.empty((0, 2), np.float32)
+    return [vectors.vocabulary[number] for number in ids.tolist()], components
 
 
 def choose_words(vocabulary: Vocabulary) -> list[tuple[str, int]]:
@@ -192,17 +188,21 @@ def write_report(
     """
     loaded = Vectors.load(vectors) if isinstance(vectors, (str, Path)) else vectors
     run = summarize_run(loaded, matrix)
-    write_file(Path(out), compose_run(run, draw_figures(run.map, run.epochs), seconds or {}).encode())
+    write_file(Path(out), compose_run(run, draw_figures(*choose_map(loaded), run.epochs), seconds or {}).encode())
     return run
 
 
-def draw_figures(map_of_words: tuple[Sequence[str], Any], epochs: Losses) -> Svgs:
-    """Return the figures of which there are numbers, as SVG; an empty dictionary if matplotlib is not installed."""
+def draw_figures(words: Sequence[str], components: NDArray[np.float32], epochs: Losses) -> Svgs:
+    """Return the figures of which there are numbers, as SVG; an empty dictionary if matplotlib is not installed.
+
+    The map has the words of `choose_map`.
+    """
     # SVG, because the style sheet of the page gives its lines and letters the colors of light and dark mode.
     svgs = {}
     try:
-        if map_of_words[0]:
-            svgs["map"] = draw_figure(plot_map(*map_of_words, size=(7.0, 4.6)), "svg")
+        if words:
+            points = fit_to_frame(compute_umap(components))
+            svgs["map"] = draw_figure(plot_map(words, points, size=(7.0, 4.6)), "svg")
         if epochs:
             svgs["epochs"] = draw_figure(plot_epochs(epochs), "svg")
     except MissingExtra:

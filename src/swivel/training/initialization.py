@@ -43,7 +43,6 @@ ROWS_PER_DRAW = 4096  # random vectors with one seed; changing it changes the in
 # a third of the epochs does not reach the loss of training from scratch. With 1e-6, the value for new words, it does,
 # and old words keep a cosine of .91. This value is in between (8,000 words, 30 % more text; benchmarks/more_data.py).
 WARM_ACCUMULATOR = 1e-4
-MOVED_VALUES = 32  # of every vector, which are moved at a time to another order
 UNSEEN_WEIGHT = 0.02  # u; with .1 and .25 the vectors of new words are too short (experiments/notes.md)
 
 
@@ -209,40 +208,34 @@ def make_arrays(
     ((3, 4), (2,))
     """
     arrays: dict[str, Array] = {}
-    for side, name in enumerate(SIDES):
-        vectors = _draw(side, sums[side], config, threads)
+    for side, (name, order) in enumerate(zip(SIDES, orders, strict=True)):
+        places = np.argsort(order)  # of the rows in block order
+        vectors = _draw(side, sums[side], places, config, threads)
         first = np.full(len(vectors), config.initial_accumulator, np.float32)  # accumulators of each vector
 
         if start is not None:
-            vectors[start.ids[side]] = start.vectors[side]
-            first[start.ids[side]] = max(config.initial_accumulator, WARM_ACCUMULATOR)
-            vectors[sums[side] <= 0] = 0
+            vectors[places[start.ids[side]]] = start.vectors[side]
+            first[places[start.ids[side]]] = max(config.initial_accumulator, WARM_ACCUMULATOR)
+            vectors[sums[side][order] <= 0] = 0
 
-        select_rows(vectors, orders[side])
         arrays[name] = vectors
-        arrays[f"{name}_accumulators"] = first[orders[side]]
+        arrays[f"{name}_accumulators"] = first
     return arrays
 
 
-def select_rows(vectors: Array, order: Ids) -> None:
-    """Bring rows into another order in place, without a second copy of them: `vectors` becomes `vectors[order]`."""
-    for first in range(0, vectors.shape[1], MOVED_VALUES):
-        piece = slice(first, first + MOVED_VALUES)
-        vectors[:, piece] = vectors[order, piece]
-
-
-def _draw(side: int, sums: NDArray[np.float64], config: TrainConfig, threads: int) -> Array:
-    """Return normal vectors of expected length 1, zero without counts.
+def _draw(side: int, sums: NDArray[np.float64], places: Ids, config: TrainConfig, threads: int) -> Array:
+    """Return normal vectors of expected length 1, zero without counts; that of row i is at places[i].
 
     Every piece has its own seed, so that the result does not depend on the number of threads.
     """
     vectors = np.empty((len(sums), config.dim), np.float32)
 
     def draw(rows: slice) -> None:
-        piece = vectors[rows]
-        np.random.default_rng((config.seed, 0, side, rows.start)).standard_normal(out=piece, dtype=np.float32)
+        rng = np.random.default_rng((config.seed, 0, side, rows.start))
+        piece = rng.standard_normal((len(sums[rows]), config.dim), np.float32)
         piece *= np.float32(1 / math.sqrt(config.dim))
         piece[sums[rows] <= 0] = 0
+        vectors[places[rows]] = piece
 
     run_in_chunks(draw, len(sums), rows=ROWS_PER_DRAW, threads=threads)
     return vectors

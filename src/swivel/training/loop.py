@@ -21,13 +21,15 @@ from swivel.config import TrainConfig, result_settings
 from swivel.counts import Matrix
 from swivel.errors import Diverged, TrainingError
 from swivel.runtime.numbers import plural
+from swivel.runtime.parallel import run_in_chunks
 from swivel.runtime.progress import SILENT, Progress, Task, track
 from swivel.runtime.signals import StopRequest, stop_on_signals
 from swivel.storage.lock import scratch_folder
 from swivel.training.backends import ParameterBlock, Step
+from swivel.training.backends.cpu_kernels import permute_rows
 from swivel.training.checkpoint import Checkpoint, CheckpointStore, TrainingState
 from swivel.training.executor import CompletedSteps, Executor, LocalExecutor, Sides, TrainingJob
-from swivel.training.initialization import SIDES, WarmStart, make_arrays, select_rows
+from swivel.training.initialization import SIDES, WarmStart, make_arrays
 from swivel.training.objective import Loss
 from swivel.training.schedule import Block, falling_rate, rounds_for_ranks, rounds_in_groups, rounds_without_conflict
 from swivel.training.training_plan import TrainingPlan, choose_zeros, estimate_needs, make_plan, resume_plan
@@ -365,13 +367,19 @@ class _TrainingRun:
         sums = self.matrix.row_sums, self.matrix.column_sums
         for side, order, side_sums in zip(sides, self.job.orders, sums, strict=True):
             values = np.asarray(side.vectors, np.float32)
-            select_rows(values, np.argsort(order))
+            sort_rows(values, np.argsort(order), self.job.threads)
             # Without counts, a vector has no gradient except rounding errors. Make it exactly zero.
             values[side_sums <= 0] = 0
             vectors.append(values)
 
         rows, columns = vectors
         return TrainingResult(rows, columns, self.plan, self.state.history, self.state.seconds)
+
+
+def sort_rows(values: Array, order: NDArray[np.int64], threads: int) -> None:
+    """Bring rows into another order in place: `values` becomes `values[order]`, without a second copy."""
+    dim = values.shape[1]
+    run_in_chunks(lambda piece: permute_rows(values[:, piece], order), dim, rows=-(-dim // threads), threads=threads)
 
 
 def _make_order(plan: TrainingPlan, seed: int, epoch: int) -> list[list[Block]]:

@@ -18,11 +18,15 @@ from swivel.runtime.resources import check_memory
 
 UNSEEN_GAP = 6.0  # targets of unobserved cells are this much below those of observed cells
 
+# The recipe's learning rate is for so many dimensions. A step changes all d values of a vector by about the rate, and
+# a product with another vector by sqrt(d) times that.
+RATE_DIMS = 64
+
 # The weight decay: experiments/tables.md.
 STRENGTH = 0.8  # times the noise
-TOLERANCE = 1.03  # ratio of singular values of structure and noise that is no sign of structure
-STRUCTURE_POWER = 16
-MIN_FACTOR = 0.65  # of a table whose structure needs far more dimensions than there are
+SPECTRUM_DIMS = 128  # singular values that are looked at, whatever the dimensions of the vectors
+STRUCTURE_POWER = 0.75  # of the ratio of their squares in noise and in the table
+MIN_FACTOR = 0.2  # of a table that has far more structure than any that was seen
 ITERATIONS = 2  # of the estimate of singular values
 SPARE_DIMS = 16  # additional dimensions make the singular values of a random projection more exact
 # Larger tables are represented by a sample of their rows.
@@ -37,12 +41,12 @@ MIN_BLOCK_SIZE = 512
 MAX_BLOCK_SIZE = 8192
 CELLS_PER_VECTOR = 12  # observed cells that the mean vector of a block should have in it
 MAX_SIZE = 65_536  # more rows or columns: the block size and the epochs of text
-EPOCHS = 16
+EPOCHS = 24
 # Of tables with fewer cells, observed or not, all zeros are computed, because few steps average few samples.
 FEW_CELLS = 2_000_000
 # Zeros are sampled in proportion to the density, about as many for each observed cell; the recipe's settings are for
 # this density.
-USUAL_DENSITY = 0.002
+USUAL_DENSITY = 0.001
 MAX_DENSITY_RATIO = 4.0
 POPULAR_COLUMNS = 20  # whose share of a table shows how much of it is popularity
 
@@ -65,6 +69,15 @@ def choose_table_settings(matrix: Matrix) -> dict[str, Any]:
         settings["epochs"] = EPOCHS
         settings["block_size"] = choose_block_size(rows, columns, density)
     return settings | _choose_zeros(rows * columns, density)
+
+
+def choose_learning_rate(config: TrainConfig) -> float:
+    """Return the learning rate of a table for the dimensions of a configuration with the recipe's rate.
+
+    >>> [choose_learning_rate(TrainConfig(dim=dim, learning_rate=0.5)) for dim in (16, 64, 256)]
+    [0.5, 0.5, 0.25]
+    """
+    return float(f"{config.learning_rate * math.sqrt(min(RATE_DIMS / config.dim, 1.0)):.6g}")
 
 
 def choose_block_size(rows: int, columns: int, density: float) -> int:
@@ -159,7 +172,7 @@ def find_weight_decay(table: scipy.sparse.coo_array, config: TrainConfig) -> flo
 def _check_memory(cells: int, rows: int, columns: int, config: TrainConfig) -> None:
     """Raise MemoryBudgetError if the singular values of a table with so many cells need more memory than is free."""
     # The cells, and projections of rows, of columns and of their basis, in float64.
-    projections = 8 * (config.dim + SPARE_DIMS) * (3 * rows + 2 * columns)
+    projections = 8 * (SPECTRUM_DIMS + SPARE_DIMS) * (3 * rows + 2 * columns)
     check_memory("choosing the weight decay", BYTES_PER_CELL * cells + projections)
 
 
@@ -177,8 +190,8 @@ def find_mean_decay(table: scipy.sparse.coo_array, config: TrainConfig) -> float
     """Return the geometric mean of the mean decays of rows and columns, for a table without empty ones.
 
     Decay of both sides is a soft threshold of singular values: it has to remove those of noise. Noise is a table with
-    the same rows, columns and numbers of cells, but cells that are independent: the columns of the cells, shuffled. If
-    the table exceeds its noise even in the last of the dimensions, they are filled by structure, and need less decay.
+    the same rows, columns and numbers of cells, but cells that are independent: the columns of the cells, shuffled. The
+    threshold lowers the singular values of structure, too: the more structure there is, the less decay is best.
 
     If decays differ, the threshold is that of the singular values of t_ij / sqrt(decay_i decay_j), relative to their
     means: in the vectors w sqrt(decay), the decay is the same for all.
@@ -186,12 +199,10 @@ def find_mean_decay(table: scipy.sparse.coo_array, config: TrainConfig) -> float
     rng = np.random.default_rng(1)
     column_ids = table.coords[1]
     shuffled = rng.permutation(column_ids)
-    structure = find_singular_values(_make_targets(table, column_ids, config), config.dim, rng)
-    noise = find_singular_values(_make_targets(table, shuffled, config), config.dim, rng)
-
-    last = len(noise) * 3 // 4  # The last quarter, because a single singular value is not exact enough.
-    excess = structure[last:].mean() / max(noise[last:].mean(), MIN_NOISE)
-    factor = max(max(excess / TOLERANCE, 1.0) ** -STRUCTURE_POWER, MIN_FACTOR)
+    structure = find_singular_values(_make_targets(table, column_ids, config), SPECTRUM_DIMS, rng)
+    noise = find_singular_values(_make_targets(table, shuffled, config), SPECTRUM_DIMS, rng)
+    noise_share = float((noise**2).sum()) / max(float((structure**2).sum()), MIN_NOISE)
+    factor = max(min(noise_share, 1.0) ** STRUCTURE_POWER, MIN_FACTOR)
 
     # Chance decides which cells are observed. It decides less the more of them are observed, nothing in a full table.
     size = math.prod(table.shape)

@@ -304,3 +304,23 @@ def finish_gradient(gradient: Any, vectors: Any, scale: float, weight_decay: flo
         w, g = vectors[i], gradient[i]
         for t in range(len(w)):
             g[t] = mean_gradient(g[t], factor, w[t], decay)
+
+
+@_kernel
+def permute_rows(values: Any, order: Any) -> None:
+    """Bring rows into another order in place: `values` becomes `values[order]`."""
+    is_done = np.zeros(len(order), np.bool_)
+    row = np.empty(values.shape[1], values.dtype)
+    for start in range(len(order)):
+        if is_done[start]:
+            continue
+
+        # Every row of a cycle of the permutation moves to the place of the one before it; the first one waits outside.
+        row[:] = values[start]
+        place = start
+        while order[place] != start:
+            values[place] = values[order[place]]
+            is_done[place] = True
+            place = order[place]
+        values[place] = row
+        is_done[place] = True
