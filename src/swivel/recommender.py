@@ -81,6 +81,15 @@ class ColumnRanking:
         return best_rows(self._columns, rows, count, biases=biases, excluded=excluded)
 
 
+Label = str | int | np.integer[Any]  # of a row or column; numbers are labels as they are written
+
+
+def _name(label: Any) -> Any:
+    """Return the label of a row or column that may be given as a number, such as the id of a user."""
+    is_number = isinstance(label, (int, np.integer)) and not isinstance(label, bool)
+    return str(label) if is_number else label
+
+
 class Recommendation(NamedTuple):
     """A column, its score, and the columns of the row that are most similar to it."""
 
@@ -143,7 +152,7 @@ class Recommender:
 
     def recommend(
         self,
-        row: str | Mapping[str, float],
+        row: Label | Mapping[Any, float],
         count: int = 10,
         *,
         exclude_seen: bool = True,
@@ -154,12 +163,14 @@ class Recommender:
         Parameters
         ----------
         row
-            The label of a row, or the counts of a new one by column; unknown columns are an error.
+            The label of a row, or the counts of a new one by column; unknown columns are an error. Labels that are
+            numbers can be given as such.
         exclude_seen
             Leave out the columns that the row has; for a known row this needs `matrix`.
         filter
             Function that returns whether a column may be recommended.
         """
+        row = row if isinstance(row, Mapping) else _name(row)
         counts = self._counts_of(row, is_needed=exclude_seen)
         vector = self.vectors.rows[[self.vectors.find_row(row)]] if isinstance(row, str) else self.fold_in(counts)
         names = self._columns.vocabulary.tokens
@@ -193,21 +204,21 @@ class Recommender:
         return self.ranking.find_best(self.fold_in(counts), count, seen=counts if exclude_seen else None)
 
     def recommend_known(
-        self, rows: Sequence[str] | None = None, count: int = 10, *, exclude_seen: bool = True
+        self, rows: Sequence[Label] | None = None, count: int = 10, *, exclude_seen: bool = True
     ) -> tuple[NDArray[np.intp], Floats]:
         """Return ids and scores of the best columns for each of many known rows, of shape (n_rows, count).
 
         `rows` are labels, by default all in the order of `vocabulary`. Ids are positions in `column_vocabulary`, -1
         where no column is left. `exclude_seen` needs `matrix`.
         """
-        ids = slice(None) if rows is None else self.vectors.find_rows(rows)
+        ids = slice(None) if rows is None else self.vectors.find_rows(map(_name, rows))
         return self.ranking.find_best(self.vectors.rows[ids], count, seen=self._seen[ids] if exclude_seen else None)
 
-    def similar(self, column: str, count: int = 10) -> list[Neighbor]:
+    def similar(self, column: Label, count: int = 10) -> list[Neighbor]:
         """Return the columns with the most similar vectors, by cosine."""
-        return self._column_vectors.nearest(column, count)
+        return self._column_vectors.nearest(_name(column), count)
 
-    def score(self, row: str, columns: Sequence[str] | None = None, *, kind: str = "pmi") -> Floats:
+    def score(self, row: Label, columns: Sequence[Label] | None = None, *, kind: str = "pmi") -> Floats:
         """Return the scores of a row with some columns, or with all of them.
 
         Parameters
@@ -223,10 +234,10 @@ class Recommender:
         if kind not in KINDS:
             raise ConfigError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
         vocabulary = self._columns.vocabulary
-        row_id = self.vectors.find_row(row)
+        row_id = self.vectors.find_row(_name(row))
         ids = np.arange(len(vocabulary))
         if columns is not None:
-            ids = np.array([vocabulary.id(name, kind="columns") for name in columns], np.int64)
+            ids = np.array([vocabulary.id(_name(label), kind="columns") for label in columns], np.int64)
         if kind == "ranking":
             return np.asarray(self.ranking.score(self.vectors.rows[[row_id]])[0, ids])
 
@@ -243,15 +254,22 @@ class Recommender:
         """Return the scores of some known rows, by number, with all columns, as `evaluate_ranking` takes them."""
         return self.ranking.score(self.vectors.rows[rows])
 
-    def evaluate(self, held_out: Matrix, *, k: int = 20) -> RankingReport:
+    def evaluate(self, held_out: Any, *, k: int = 20) -> RankingReport:
         """Rank the columns that known rows lack and compare the first k with held-out cells of the same rows.
 
-        Held-out cells whose row or column has no vector are ignored. Needs `matrix`.
+        `held_out` is a matrix, its folder, or what `swivel.import_counts` reads, such as a data frame. Held-out cells
+        whose row or column has no vector are ignored. Needs `matrix`.
         """
         if self.matrix is None:
             raise ConfigError(
                 "matrix is needed to leave out the cells that were trained with: pass it", argument="matrix"
             )
+        if isinstance(held_out, (Matrix, str, Path)):
+            held_out = as_matrix(held_out)
+        else:
+            from swivel.counts.importers import import_counts
+
+            held_out = import_counts(held_out)
         # Rows and columns without vectors cannot be ranked: they are left out of the measure.
         row_ids = np.array([self.vectors.vocabulary.ids.get(label, -1) for label in held_out.rows])
         table = self._place_cells(held_out, row_ids, self._seen.shape[0])
@@ -295,7 +313,7 @@ class Recommender:
     def _column_vectors(self) -> Vectors:
         return Vectors(self._columns)
 
-    def _counts_of(self, row: str | Mapping[str, float], *, is_needed: bool) -> Any:
+    def _counts_of(self, row: str | Mapping[Any, float], *, is_needed: bool) -> Any:
         """Return the counts of a known or new row, of shape (1, n_columns); no counts if they are not known."""
         size = len(self._columns.vocabulary)
         if isinstance(row, str):
@@ -306,7 +324,7 @@ class Recommender:
         row = row.to_dict() if hasattr(row, "to_dict") else row  # a Series of pandas
         if not isinstance(row, Mapping) or not all(isinstance(count, Real) for count in row.values()):
             raise ConfigError(f"row must be a label, or counts by column such as {{'tea': 1}}, got {row!r}")
-        ids = [self._columns.vocabulary.id(name, kind="columns") for name in row]
+        ids = [self._columns.vocabulary.id(_name(label), kind="columns") for label in row]
         values = np.array(list(row.values()), np.float64)
         return drop_zeros(scipy.sparse.csr_array((values, (np.zeros(len(ids), np.int64), ids)), shape=(1, size)))
 

@@ -329,3 +329,21 @@ def test_command_evaluates_held_out_cells(folders: Path) -> None:
 
     shown = CliRunner().invoke(cli, [*words, "--matrix", str(folders / "matrix"), "--quiet"])
     assert "recall@5" in shown.stdout and "common columns" in shown.stdout
+
+
+def test_labels_that_are_numbers_may_be_given_as_numbers_and_a_data_frame_is_evaluated() -> None:
+    rng = np.random.default_rng(1)
+    cells = sorted({(int(user), 100 + int(item)) for user, item in rng.integers(0, (30, 20), (300, 2))})
+    frame = pandas.DataFrame(cells, columns=["user", "item"]).assign(count=1)
+    matrix = swivel.import_counts(frame[::2])
+    recommender = swivel.Recommender(swivel.train(matrix, dim=4), matrix)
+
+    user, item = cells[0]
+    assert recommender.recommend(user) == recommender.recommend(np.int64(user)) == recommender.recommend(str(user))
+    assert recommender.recommend({item: 1}) == recommender.recommend({str(item): 1})
+    assert recommender.similar(item) == recommender.similar(str(item))
+    assert recommender.score(user, [item]).tolist() == recommender.score(str(user), [str(item)]).tolist()
+    assert (recommender.recommend_known([user])[0] == recommender.recommend_known([str(user)])[0]).all()
+    assert recommender.evaluate(frame[1::2]) == recommender.evaluate(swivel.import_counts(frame[1::2]))
+    with pytest.raises(ConfigError):
+        recommender.recommend(True)
