@@ -272,3 +272,15 @@ def test_without_scikit_learn_the_error_names_the_extra() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "MissingExtra: estimators need scikit-learn" in done.stderr
     assert "pip install 'swivel-embeddings[sklearn]'" in done.stderr
+
+
+def test_score_is_the_recall_of_cells_that_are_left_out_so_that_a_search_needs_no_scoring() -> None:
+    rng = np.random.default_rng(1)
+    is_same = np.arange(200)[:, None] % 10 == np.arange(300) % 10
+    counts = scipy.sparse.csr_array((rng.random((200, 300)) < np.where(is_same, 0.5, 0.01)).astype(float))
+    search = GridSearchCV(SwivelEmbedding(8, recipe="table"), {"weight_decay": [1.0, 0.02]}, cv=2).fit(counts)
+    assert search.best_params_ == {"weight_decay": 0.02}
+
+    # 30 columns of the own group, half of which a row has: a random ranking of the others finds 20 of 285.
+    assert search.best_score_ > 0.6
+    assert search.best_estimator_.score(counts) == search.best_estimator_.score(counts.toarray())

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from swivel.config import TrainConfig
 from swivel.errors import missing_extra
-from swivel.evaluation.table_ranking import drop_zeros
+from swivel.evaluation.table_ranking import drop_zeros, evaluate_ranking, split_table
 from swivel.pipeline.train import fit_sparse
 from swivel.recommender import ColumnRanking
 from swivel.runtime.options import RunOptions
@@ -170,6 +170,15 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         """
         counts = drop_zeros(self._validate(X, reset=False))
         return self._ranking(popularity).find_best(self.transform(X), count, seen=counts if exclude_seen else None)
+
+    def score(self, X: Any, y: None = None) -> float:
+        """Return the recall@20 of a fifth of the cells of rows of counts, which need not have been fitted.
+
+        The rows are folded in from their other cells. More is better, as `GridSearchCV` expects; `y` is ignored.
+        """
+        known, held_out = split_table(drop_zeros(self._validate(X, reset=False)))
+        ranking, vectors = self._ranking(None), self.transform(known)
+        return evaluate_ranking(lambda rows: ranking.score(vectors[rows]), held_out, known).recall
 
     def _ranking(self, popularity: float | None) -> ColumnRanking:
         check_is_fitted(self)
