@@ -232,7 +232,9 @@ class TrainConfig:
         "vectors; default: 1024 on a CPU, 4096 elsewhere",
         POSITIVE_INT,
     )
-    learning_rate: float = config_field(0.1, "learning rate of Adagrad", POSITIVE)
+    learning_rate: float = config_field(
+        0.1, "learning rate of Adagrad; the recipe table has less if dim is above 64", POSITIVE
+    )
     initial_accumulator: float = config_field(1e-6, "initial value of Adagrad's accumulators", NORMAL)
     accumulator_decay: float = config_field(
         1.0,
@@ -368,8 +370,8 @@ WARM_START: Mapping[str, Any] = {"learning_rate": 0.1, "accumulator_decay": 1.0,
 # accumulator, the tolerance that ends training, and the exact tokenizer.
 # `fast`: one column per word; experiments/notes.md has its figures.
 # `default`: four columns per word; the best vectors known.
-# `table`: for rows and columns of different kinds; weight decay, unseen, blocks and epochs follow from the table
-# (training/table_settings.py).
+# `table`: for rows and columns of different kinds; weight decay, unseen, blocks and epochs follow from the table,
+# and the learning rate, here that of up to 64 dimensions, from dim (training/table_settings.py).
 RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "paper": {
         "corpus": {"unit": "sentence"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,6 +16,7 @@ import numpy as np
 from swivel import vectors
 from swivel.config import TrainConfig, VectorsConfig, result_settings
 from swivel.counts import Matrix
+from swivel.errors import StorageError
 from swivel.pipeline.tune import Tuning
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT
@@ -22,7 +24,7 @@ from swivel.runtime.resources import check_memory, release_freed_memory
 from swivel.runtime.signals import stop_on_signals
 from swivel.storage.arrays import create_array
 from swivel.storage.files import FolderWriter, create_folder
-from swivel.storage.lock import scratch_folder
+from swivel.storage.lock import remove_file, scratch_folder
 from swivel.training.checkpoint import remove_checkpoints
 from swivel.training.executor import Executor, open_executor
 from swivel.training.initialization import WarmStart, add_new_words
@@ -151,8 +153,17 @@ def extend_start(
 
 
 def keep_on_disk(values: Floats, file: Path) -> Floats:
-    """Return values memory-mapped in a new file: the memory is for what is made from them."""
-    mapped = create_array(file, np.float32, values.shape)
+    """Return values memory-mapped in a new file: the memory is for what is made from them.
+
+    They stay in memory where disk cannot be reserved, as a full disk would then end the process.
+    """
+    if not hasattr(os, "posix_fallocate"):
+        return values
+    try:
+        mapped = create_array(file, np.float32, values.shape)
+    except (OSError, StorageError):  # A result that is trained must not be lost for it.
+        remove_file(file)
+        return values
     mapped[:] = values
     return mapped
 

@@ -238,7 +238,7 @@ def format_bytes(size: float) -> str:
 
 
 def _call_glibc(function: str, *arguments: int) -> None:
-    with contextlib.suppress(OSError, AttributeError):  # another C library
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # another C library, or Windows
         getattr(ctypes.CDLL(None), function)(*arguments)
 
 

@@ -122,6 +122,7 @@ class Executor(Protocol):
 
     is_leader: bool = True  # whether this process writes the result; exactly one of the ranks does
     ranks: int = 1  # number of processes that run the training loop
+    in_place: bool = False  # whether a backend can train in the arrays of `hold`, and `fetch` returns them
     min_block_size: int = 1  # lower bound on the default block size: small blocks are expensive to move
 
     def broadcast(self, value: T) -> T:
@@ -164,6 +165,8 @@ class Executor(Protocol):
 
 class LocalExecutor(Executor):
     """Run all steps in this process, with one backend."""
+
+    in_place = True
 
     def begin(self, job: TrainingJob) -> None:
         self._backend, self._job = job.open_backend()

@@ -103,7 +103,8 @@ def train_matrix(
                     plan = make_plan(matrix, config, executor.min_block_size, executor.ranks, start is not None)
                 else:
                     plan = resume_plan(checkpoint[-1], config, executor.ranks, folder)
-                estimate_needs(matrix, config, plan, threads, folder, other_memory).announce(folder, progress)
+                needs = estimate_needs(matrix, config, plan, threads, folder, other_memory, in_place=executor.in_place)
+                needs.announce(folder, progress)
             plan = executor.broadcast(plan)
             assert plan is not None
 

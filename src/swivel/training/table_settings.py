@@ -123,7 +123,7 @@ def choose_popularity(rows: int, cells: int, column_sums: NDArray[np.float64]) -
 def choose_weight_decay(matrix: Matrix, config: TrainConfig) -> float:
     """Return the weight decay of a table; the other settings are those of `config`."""
     step = max(math.ceil(matrix.cell_count / MAX_SPECTRUM_CELLS), math.ceil(matrix.shape[0] / MAX_SPECTRUM_ROWS))
-    _check_memory(matrix.cell_count // step, matrix.shape[0] // step, matrix.shape[1], config)
+    _check_memory(matrix.cell_count // step, matrix.shape[0] // step, matrix.shape[1])
 
     table = read_rows(matrix, step)
     row_sums, column_sums = matrix.row_sums[matrix.row_sums > 0], matrix.column_sums[matrix.column_sums > 0]
@@ -165,11 +165,11 @@ def _noise_of_size(shape: tuple[int, ...], cells: int) -> float:
 def find_weight_decay(table: scipy.sparse.coo_array, config: TrainConfig) -> float:
     """Return the setting `weight_decay` of a table without empty rows and columns."""
     rows, columns = table.shape
-    _check_memory(table.nnz, rows, columns, config)
+    _check_memory(table.nnz, rows, columns)
     return _divide_by_powers(find_mean_decay(table, config), table.sum(axis=1), table.sum(axis=0), config)
 
 
-def _check_memory(cells: int, rows: int, columns: int, config: TrainConfig) -> None:
+def _check_memory(cells: int, rows: int, columns: int) -> None:
     """Raise MemoryBudgetError if the singular values of a table with so many cells need more memory than is free."""
     # The cells, and projections of rows, of columns and of their basis, in float64.
     projections = 8 * (SPECTRUM_DIMS + SPARE_DIMS) * (3 * rows + 2 * columns)

@@ -207,11 +207,14 @@ def estimate_needs(
     threads: int,
     folder: Path | None = None,
     other_memory: tuple[int, int] = (0, 0),
+    *,
+    in_place: bool = True,
 ) -> ResourceEstimate:
     """Return the disk space and memory that a run needs.
 
     `other_memory` is bytes that other steps of the job need: while vectors are trained, and when they are trained.
-    Existing checkpoints in `folder` will be overwritten. Without a folder nothing is written.
+    Existing checkpoints in `folder` will be overwritten. Without a folder nothing is written. `in_place` is whether the
+    executor hands the initial parameters to the backend and returns the backend's own.
     """
     other_during, other_after = other_memory
     rows, columns = matrix.shape
@@ -233,7 +236,7 @@ def estimate_needs(
     if not has_same_blocks and plan.backend != "triton":
         reblocked = 16 * matrix.stored_cell_count
 
-    copies = 1 if plan.backend == "cpu" and plan.ranks == 1 else COPIES
+    copies = 1 if plan.backend == "cpu" and in_place else COPIES
     training = copies * parameters + threads * step + orders + other_during
     # Rows, columns, and the vectors that are made from both. With a folder, they are on disk while n-grams are fitted.
     afterwards = vectors + combined
@@ -246,7 +249,7 @@ def estimate_needs(
         "training",
         disk_bytes=reblocked if folder is None else disk,
         memory_bytes=max(training, afterwards) + LOADED_LATER,
-        mapped_bytes=reblocked + LOADED_LATER,
+        mapped_bytes=reblocked + LOADED_LATER + (vectors + combined if is_on_disk else 0),
         advice="lower dim, or count with a smaller vocabulary",
     )
 

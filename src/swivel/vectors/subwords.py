@@ -377,9 +377,12 @@ def _solve(index: NgramIndex, targets: Floats, weights: Floats, device: str) -> 
         targets[:, piece] = sum_ngrams(table).mul_(scale).cpu().numpy()
         result[:-1, piece] = table.cpu().numpy()
 
-    width, threads = (_SOLVED_DIMENSIONS, min(count_cores(), _SOLVERS)) if device == "cpu" else (dim, 1)
-    with open_torch_pool(threads) as pool:
-        for _ in pool.map(solve, [slice(start, start + width) for start in range(0, dim, width)]):
+    if device != "cpu":
+        solve(slice(0, dim))
+        return result
+    with open_torch_pool(min(count_cores(), _SOLVERS)) as pool:
+        starts = range(0, dim, _SOLVED_DIMENSIONS)
+        for _ in pool.map(solve, [slice(start, start + _SOLVED_DIMENSIONS) for start in starts]):
             pass
     return result
 

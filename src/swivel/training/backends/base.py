@@ -1,6 +1,6 @@
 """The interface between the training loop and a backend, and base classes of backends.
 
-A backend works on arrays, not on files. It copies the parameters, runs steps, and returns their losses and the
+A backend works on arrays, not on files. It takes over the parameters, runs steps, and returns their losses and the
 parameters. `swivel.training.training_plan.create_backend` creates one.
 """
 
@@ -161,7 +161,7 @@ class Backend(Protocol):
 
 
 class ArrayBackend(Backend):
-    """Base class of backends that keep the parameters of every block in arrays of their own."""
+    """Base class of backends that keep all parameters in arrays of which blocks are views, or each block in its own."""
 
     settings: BackendSettings
     _matrix: Matrix

@@ -45,6 +45,8 @@ class RingExecutor(LocalExecutor):
     plan the same moves from the same order, so that sends and receives match without a request.
     """
 
+    in_place = False  # The leader gathers what the ranks have.
+
     def __init__(self, patience: timedelta = PATIENCE) -> None:
         if not dist.is_initialized():
             _connect(patience)
