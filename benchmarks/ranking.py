@@ -1,9 +1,9 @@
 """Held-out cells of tables, ranked by Swivel's recipe `table` without tuning and by methods tuned on validation.
 
-The cells of a table are split at random: 60 % to train, 20 % for validation, 20 % for the test. ALS, SVD of PPMI, EASE
-and item2vec take the settings that are best on validation; Swivel takes those that follow from the table, or, in the
-row `tuned`, chooses its weight decay on a part of the training cells. Seen cells are not ranked. A table is a file that
-`swivel import` reads. ALS needs the package `implicit`.
+The cells of a table are split at random: 60 % to train, 20 % for validation, 20 % for the test. ALS, iALS, SVD of PPMI,
+EASE and item2vec take the settings that are best on validation, of at most 25 that are tried; Swivel takes those that
+follow from the table, or, in the row `tuned`, chooses its weight decay on a part of the training cells. Seen cells are
+not ranked. A table is a file that `swivel import` reads. ALS needs the package `implicit`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from experiments.table_methods import (
     Table,
     TableSplit,
     choose_fit,
-    fit_method,
-    fit_swivel,
+    find_method,
+    prepare_swivel,
     split_in_three,
     why_left_out,
 )
@@ -56,7 +56,7 @@ def measure_methods(split: TableSplit, dim: int, methods: Sequence[str]) -> dict
     for name in methods:
         if why_left_out(name, split.train.shape[1]) is not None:
             continue
-        chosen = choose_fit(fit_method(name, split.train, dim, OPTIONS), split)
+        chosen = choose_fit(find_method(name, OPTIONS), split, dim)
         found[name] = {"settings": chosen.settings, **describe(chosen.report), "tried": chosen.tried}
         found[name] |= {"seconds": round(chosen.seconds, 2), "cpu_seconds": round(chosen.cpu_seconds, 2)}
         print(name, found[name], flush=True)
@@ -68,7 +68,7 @@ def measure_new_rows(split: TableSplit, dim: int, share: float = 0.1, draws: int
     columns that were trained with them, which shows what the columns, and not the folding in, have lost.
     """
     seen = split.train + split.validation
-    ((_, trained),) = fit_swivel(split.train, dim, OPTIONS)
+    trained = prepare_swivel(split.train, dim, options=OPTIONS)()
     known = fold_in_rows(split.train, np.zeros(split.train.shape[0], bool), dim)
 
     found: dict[str, list[RankingReport]] = {}

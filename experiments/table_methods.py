@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 from numpy.typing import NDArray
 
+from swivel.errors import ConfigError
 from swivel.evaluation.table_ranking import RankingReport, Scores, evaluate_ranking, split_table
 from swivel.pipeline.train import fit_sparse
 from swivel.recommender import Recommender
@@ -21,15 +24,15 @@ from swivel.runtime.resources import count_cores
 from swivel.vectors.search import scale_to_unit
 
 Table = Any  # a csr array
-Candidates = Iterable[tuple[str, Scores]]  # settings in words, and the scores of a fit with them
+Fit = Callable[..., Scores]  # scores of a fit with settings, which are passed by name
 
-POWERS = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0)  # of the singular values
-RIDGES = (30.0, 100.0, 300.0, 1000.0)  # of EASE
+TRIALS = 25  # settings of a method that are tried at most
+MAX_VALIDATION_ROWS = 10_000  # settings are chosen on so many rows at most
 MAX_EASE_COLUMNS = 8_000  # EASE inverts a matrix of columns x columns
-ALS_DECAYS = (0.1, 1.0, 10.0, 30.0, 100.0)
-ALS_ALPHAS = (1.0, 5.0, 20.0, 80.0)  # weight of an observed cell
+MAX_EASE_COLUMNS_CUDA = 50_000
 ALS_ITERATIONS = 15
-NEGATIVE_POWERS = (0.75, 0.0, -0.5)  # of a column's count, in the distribution of item2vec's negative samples
+IALS_EPOCHS = 16
+GATHERED_VALUES = 1 << 26  # values of vectors that iALS gathers at a time
 ITEM_WINDOW = 20
 ITEM_EPOCHS = 10
 LIBRARIES = {"als": "implicit", "item2vec": "gensim"}
@@ -38,6 +41,7 @@ METHODS = {
     "swivel": "Swivel, recipe table, nothing tuned",
     "tuned": "Swivel, recipe table, tuned on a tenth of its cells",
     "als": "weighted least squares (implicit)",
+    "ials": "weighted least squares with decays that are scaled by frequency",
     "svd": "truncated SVD of positive PMI",
     "ease": "item-item regression, without dimensions",
     "item2vec": "skip-gram of the columns of a row (gensim)",
@@ -75,27 +79,85 @@ def split_in_three(table: Table) -> TableSplit:
     return TableSplit(train, *split_table(rest, 0.5, seed=1))
 
 
-def choose_fit(candidates: Candidates, split: TableSplit, *, k: int = 20) -> ChosenFit:
-    """Return the fit with the highest Recall + NDCG at k on the validation cells, evaluated on the test cells."""
-    best: tuple[str, Scores] = "", lambda rows: np.empty(0)
-    highest = -1.0
-    tried = 0
-    seconds, cpu_seconds = 0.0, 0.0
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """The values of a setting in the order of their size: value number 0 is tried first, its neighbors next."""
 
-    started, cpu_started = time.perf_counter(), time.process_time()
-    for settings, scores in candidates:
-        seconds = max(seconds, time.perf_counter() - started)
-        cpu_seconds = max(cpu_seconds, time.process_time() - cpu_started)
-        tried += 1
-        report = evaluate_ranking(scores, split.validation, split.train, k=k)
-        if report.recall + report.ndcg > highest:
-            highest = report.recall + report.ndcg
-            best = settings, scores
-        started, cpu_started = time.perf_counter(), time.process_time()
+    value: Callable[[int], float | None]  # None: there is no such value, so the one before may be the best
 
-    settings, scores = best
-    report = evaluate_ranking(scores, split.test, split.train + split.validation, k=k)
-    return ChosenFit(settings, tried, seconds, cpu_seconds, report)
+    @classmethod
+    def geometric(cls, start: float, factor: float) -> Axis:
+        """Return an axis without ends."""
+        return cls(lambda number: start * factor**number)
+
+    @classmethod
+    def listed(cls, *values: float, first: int = 0) -> Axis:
+        """Return the only values that are possible, of which number `first` is tried first."""
+        return cls(lambda number: values[first + number] if 0 <= first + number < len(values) else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A method that ranks the cells of a table: `prepare(train, dim)` returns what fits it with given settings."""
+
+    prepare: Callable[[Table, int], Fit]
+    axes: Mapping[str, Axis] = field(default_factory=dict)
+
+
+def choose_fit(method: Method, split: TableSplit, dim: int, *, k: int = 20, trials: int = TRIALS) -> ChosenFit:
+    """Return the fit with the highest Recall + NDCG at k on the validation cells, evaluated on the test cells.
+
+    From the first settings on, one setting at a time moves to the better one of its neighbors, until no neighbor is
+    better: the optimum is inside what was tried. Raises ConfigError if that takes more than `trials` fits.
+    """
+    fit = method.prepare(split.train, dim)
+    validation = _keep_rows(split.validation, MAX_VALIDATION_ROWS)
+    tried: dict[tuple[int, ...], float] = {}
+    best: tuple[float, Mapping[str, float], Scores] | None = None
+    times = [0.0, 0.0]
+
+    def quality(position: tuple[int, ...]) -> float:
+        nonlocal best
+        values = {name: axis.value(number) for (name, axis), number in zip(method.axes.items(), position, strict=True)}
+        if position in tried or None in values.values():
+            return tried.get(position, -math.inf)
+        if len(tried) == trials:
+            raise ConfigError(f"the best settings are not inside the {trials} that were tried")
+
+        started = time.perf_counter(), time.process_time()
+        scores = fit(**values)
+        for number, now in enumerate((time.perf_counter(), time.process_time())):
+            times[number] = max(times[number], now - started[number])
+
+        report = evaluate_ranking(scores, validation, split.train, k=k)
+        tried[position] = report.recall + report.ndcg
+        if best is None or tried[position] > best[0]:
+            best = tried[position], values, scores  # type: ignore[assignment]
+        return tried[position]
+
+    place = (0,) * len(method.axes)
+    highest = quality(place)
+    is_inside = False
+    while not is_inside:
+        is_inside = True
+        for axis in range(len(place)):
+            neighbors = [(*place[:axis], place[axis] + step, *place[axis + 1 :]) for step in (-1, 1)]
+            best_neighbor = max(neighbors, key=quality)
+            if quality(best_neighbor) > highest:
+                place, highest, is_inside = best_neighbor, quality(best_neighbor), False
+
+    assert best is not None
+    settings = " ".join(f"{name} {value:.4g}" for name, value in best[1].items())
+    report = evaluate_ranking(best[2], split.test, split.train + split.validation, k=k)
+    return ChosenFit(settings, len(tried), times[0], times[1], report)
+
+
+def _keep_rows(table: Table, count: int) -> Table:
+    """Return a table with the cells of at most `count` of its rows, chosen at random."""
+    rows = np.flatnonzero(np.diff(table.indptr))
+    is_kept = np.zeros(table.shape[0], bool)
+    is_kept[np.random.default_rng(0).permutation(rows)[:count]] = True
+    return scipy.sparse.csr_array(scipy.sparse.diags_array(is_kept.astype(table.dtype)) @ table)
 
 
 def why_left_out(method: str, columns: int) -> str | None:
@@ -107,40 +169,34 @@ def why_left_out(method: str, columns: int) -> str | None:
     library = LIBRARIES.get(method)
     if library is not None and importlib.util.find_spec(library) is None:
         return f"the package {library} is not installed"
-    if method == "ease" and columns > MAX_EASE_COLUMNS:
-        return f"more than {MAX_EASE_COLUMNS:,} columns"
+    most = MAX_EASE_COLUMNS if _device() == "cpu" else MAX_EASE_COLUMNS_CUDA
+    if method == "ease" and columns > most:
+        return f"more than {most:,} columns"
     return None
 
 
-def fit_method(name: str, train: Table, dim: int, options: RunOptions) -> Candidates:
-    """Return the fits of a method by its name in `METHODS`."""
+def find_method(name: str, options: RunOptions) -> Method:
+    """Return a method by its name in `METHODS`."""
     if name in BASELINES:
-        return BASELINES[name](train, dim)
-    return fit_swivel(train, dim, options, tune=name == "tuned")
+        return BASELINES[name]
+    return Method(partial(prepare_swivel, options=options, tune=name == "tuned"))
 
 
-def fit_swivel(train: Table, dim: int, options: RunOptions, *, tune: bool = False) -> Candidates:
+def prepare_swivel(train: Table, dim: int, *, options: RunOptions, tune: bool = False) -> Fit:
     """Return Swivel's fit with the recipe `table`: settings follow from the table, or are tuned on a part of it."""
     # Load torch and compile kernels before the time is taken.
     fit_sparse(train, options=replace(options, progress=SILENT), dim=dim, epochs=1)
-
-    def fit() -> Candidates:
-        fitted = fit_sparse(train, options=options, dim=dim, tune=tune)
-        weight_decay, popularity = fitted.settings["train"]["weight_decay"], fitted.settings["ranking"]["popularity"]
-        yield f"weight decay {weight_decay:.2g}, popularity {popularity:.2g}", Recommender(fitted).score_rows
-
-    return fit()
+    return lambda: Recommender(fit_sparse(train, options=options, dim=dim, tune=tune)).score_rows
 
 
-def fit_popularity(train: Table, dim: int) -> Iterator[tuple[str, Scores]]:
-    """Yield the number of rows of each column, the same for all rows."""
+def prepare_popularity(train: Table, dim: int) -> Fit:
+    """Return the number of rows of each column as scores, the same for all rows."""
     popularity = np.bincount(train.indices, minlength=train.shape[1])
-    yield "", lambda rows: np.tile(popularity, (len(rows), 1))
+    return lambda: lambda rows: np.tile(popularity, (len(rows), 1))
 
 
-def fit_svd(train: Table, dim: int) -> Iterator[tuple[str, Scores]]:
-    """Yield truncated SVDs of positive PMI, with several powers of the singular values."""
-    import scipy.sparse
+def prepare_svd(train: Table, dim: int) -> Fit:
+    """Return truncated SVDs of positive PMI with a power of the singular values."""
     from scipy.sparse.linalg import svds
 
     cells = train.tocoo()
@@ -150,48 +206,130 @@ def fit_svd(train: Table, dim: int) -> Iterator[tuple[str, Scores]]:
 
     kept = min(dim, min(train.shape) - 1)
     if kept < 1 or not ppmi.data.any():
-        yield "no positive PMI", lambda rows: np.zeros((len(rows), train.shape[1]))
-        return
+        return lambda power: lambda rows: np.zeros((len(rows), train.shape[1]))
 
-    u, s, v = svds(ppmi, k=kept, rng=np.random.default_rng(0))
-    for power in POWERS:
-        yield f"power {power:g}", partial(_multiply, u * (s / s.max()) ** power, v)
+    @cache
+    def decompose() -> tuple[NDArray[Any], ...]:
+        return tuple(svds(ppmi, k=kept, rng=np.random.default_rng(0)))
+
+    def fit(power: float) -> Scores:
+        u, s, v = decompose()
+        return partial(_multiply, u * (s / s.max()) ** power, v)
+
+    return fit
 
 
-def fit_ease(train: Table, dim: int) -> Iterator[tuple[str, Scores]]:
-    """Yield item-item regressions in closed form (Steck, 2019); `dim` has no effect."""
+def prepare_ease(train: Table, dim: int) -> Fit:
+    """Return item-item regressions in closed form (Steck, 2019); `dim` has no effect."""
+    import torch
+
     seen = train.astype(bool).astype(np.float32)
-    gram = (seen.T @ seen).toarray()
+    gram = (seen.T @ seen).tocoo()
 
-    for ridge in RIDGES:
-        inverse = np.linalg.inv(gram + ridge * np.eye(len(gram), dtype=np.float32))
-        weights = inverse / -np.diag(inverse)
-        np.fill_diagonal(weights, 0)
-        yield f"ridge {ridge:g}", partial(_multiply, seen, weights)
+    def fit(ridge: float) -> Scores:
+        size = train.shape[1]
+        weights = torch.zeros(size, size, device=_device())
+        weights[tuple(torch.from_numpy(ids.astype(np.int64)) for ids in gram.coords)] = torch.from_numpy(gram.data).to(
+            weights.device
+        )
+        weights.diagonal().add_(ridge)
+        weights = torch.linalg.inv(weights)
+        weights.div_(-weights.diagonal().clone()).fill_diagonal_(0)
+        return partial(_multiply_on_device, seen, weights)
+
+    return fit
 
 
-def fit_als(train: Table, dim: int) -> Iterator[tuple[str, Scores]]:
-    """Yield weighted least squares (Hu, Koren and Volinsky, 2008) of log(1 + x) by the package implicit."""
-    import scipy.sparse
+def prepare_als(train: Table, dim: int) -> Fit:
+    """Return weighted least squares (Hu, Koren and Volinsky, 2008) of log(1 + x) by the package implicit."""
     from implicit.als import AlternatingLeastSquares
     from threadpoolctl import threadpool_limits
 
-    counts = scipy.sparse.csr_matrix(train, dtype=np.float32)
-    if counts.max() > 1:
-        counts.data = np.log1p(counts.data)
+    counts = scipy.sparse.csr_matrix(_weights(train))
 
-    for decay in ALS_DECAYS:
-        for alpha in ALS_ALPHAS:
-            with threadpool_limits(1, "blas"):  # implicit has its own threads; those of BLAS slow them down.
-                model = AlternatingLeastSquares(
-                    dim, regularization=decay, alpha=alpha, iterations=ALS_ITERATIONS, random_state=1, use_gpu=False
-                )
-                model.fit(counts, show_progress=False)
-            yield f"decay {decay:g} alpha {alpha:g}", partial(_multiply, model.user_factors, model.item_factors.T)
+    def fit(decay: float, alpha: float) -> Scores:
+        with threadpool_limits(1, "blas"):  # implicit has its own threads; those of BLAS slow them down.
+            model = AlternatingLeastSquares(
+                dim, regularization=decay, alpha=alpha, iterations=ALS_ITERATIONS, random_state=1, use_gpu=False
+            )
+            model.fit(counts, show_progress=False)
+        return partial(_multiply, model.user_factors, model.item_factors.T)
+
+    return fit
 
 
-def fit_item2vec(train: Table, dim: int) -> Iterator[tuple[str, Scores]]:
-    """Yield skip-gram vectors of the columns (Barkan and Koenigstein, 2016) by gensim.
+def prepare_ials(train: Table, dim: int) -> Fit:
+    """Return weighted least squares with scaled decays (Rendle et al., 2022).
+
+    The loss is the sum of w_ij (x_i . y_j - 1)^2 over observed cells, of zeros * (x_i . y_j)^2 over all cells, and of
+    decay * (observed cells + zeros * all cells) * squared norm over rows and columns.
+    """
+    import torch
+
+    by_rows = scipy.sparse.csr_array(_weights(train))
+    sides = [_group_rows(by_rows, dim), _group_rows(scipy.sparse.csr_array(by_rows.T), dim)]
+
+    def fit(zeros: float, decay: float) -> Scores:
+        generator = torch.Generator().manual_seed(1)
+        vectors = [
+            torch.randn(size, dim, generator=generator).mul_(0.1 / math.sqrt(dim)).to(_device()) for size in train.shape
+        ]
+        for _ in range(IALS_EPOCHS):
+            for side, groups in enumerate(sides):
+                _solve_side(vectors[side], vectors[1 - side], groups, zeros, decay)
+        return partial(_multiply_on_device, vectors[0], vectors[1].T)
+
+    return fit
+
+
+def _weights(table: Table) -> Table:
+    """Return the weights of the observed cells: log(1 + x), or 1 in a table of ones."""
+    weights = table.astype(np.float32)
+    if weights.max() > 1:
+        weights.data = np.log1p(weights.data)
+    return weights
+
+
+def _group_rows(table: Table, dim: int) -> list[tuple[Any, Any, Any]]:
+    """Return groups of rows with about as many cells: their ids, and columns and weights, padded with weights of 0."""
+    import torch
+
+    lengths = np.diff(table.indptr)
+    order = np.argsort(lengths, kind="stable")
+    order = order[lengths[order] > 0]
+    groups = []
+    while len(order):
+        # The longest rows first, as many as fit.
+        longest = int(lengths[order[-1]])
+        rows = order[-max(1, GATHERED_VALUES // (longest * dim)) :]
+        order = order[: len(order) - len(rows)]
+
+        is_cell = np.arange(longest) < lengths[rows][:, None]
+        columns, weights = np.zeros(is_cell.shape, np.int64), np.zeros(is_cell.shape, np.float32)
+        cells = table[rows]
+        columns[is_cell], weights[is_cell] = cells.indices, cells.data
+        ids, columns_tensor, weights_tensor = (torch.from_numpy(a).to(_device()) for a in (rows, columns, weights))
+        groups.append((ids, columns_tensor, weights_tensor))
+    return groups
+
+
+def _solve_side(vectors: Any, others: Any, groups: list[tuple[Any, Any, Any]], zeros: float, decay: float) -> None:
+    """Replace the vectors of one side by the minimum of the loss for those of the other side."""
+    import torch
+
+    gram = zeros * (others.T @ others)
+    identity = torch.eye(len(gram), device=gram.device)
+    vectors.zero_()
+    for rows, columns, weights in groups:
+        gathered = others[columns]
+        weighted = gathered * weights[:, :, None]
+        frequency = (weights > 0).sum(1) + zeros * len(others)
+        left = weighted.transpose(1, 2) @ gathered + gram + (decay * frequency)[:, None, None] * identity
+        vectors[rows] = torch.linalg.solve_ex(left, weighted.sum(1))[0]
+
+
+def prepare_item2vec(train: Table, dim: int) -> Fit:
+    """Return skip-gram vectors of the columns (Barkan and Koenigstein, 2016) by gensim.
 
     The columns of a row have a new random order in every epoch, so that any two of them may share a window. A row is
     the sum of the vectors of its columns; it ranks columns by the cosine, or by the product with their context vectors.
@@ -200,7 +338,9 @@ def fit_item2vec(train: Table, dim: int) -> Iterator[tuple[str, Scores]]:
 
     sentences = _ShuffledRows(train, np.random.default_rng(0))
     seen = train.astype(bool).astype(np.float32)
-    for power in NEGATIVE_POWERS:
+
+    @cache
+    def learn(power: float) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         model = Word2Vec(
             sentences,
             vector_size=dim,
@@ -217,11 +357,17 @@ def fit_item2vec(train: Table, dim: int) -> Iterator[tuple[str, Scores]]:
         columns = [int(name) for name in model.wv.index_to_key]
         vectors[columns] = model.wv.vectors
         contexts[columns] = model.syn1neg
+        return vectors, contexts
 
+    def fit(power: float, contexts: float) -> Scores:
+        vectors, context_vectors = learn(power)
+        if contexts:
+            means = seen @ vectors / np.maximum(np.diff(train.indptr), 1)[:, None]
+            return partial(_multiply, means, context_vectors.T)
         unit = scale_to_unit(vectors)
-        means = seen @ vectors / np.maximum(np.diff(train.indptr), 1)[:, None]
-        yield f"negative samples ^{power:g}, cosine", partial(_multiply, seen @ unit, unit.T)
-        yield f"negative samples ^{power:g}, contexts", partial(_multiply, means, contexts.T)
+        return partial(_multiply, seen @ unit, unit.T)
+
+    return fit
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,10 +388,29 @@ def _multiply(rows: Any, columns: NDArray[Any], ids: NDArray[np.int64]) -> NDArr
     return np.asarray(rows[ids] @ columns)
 
 
-BASELINES: Mapping[str, Callable[[Table, int], Candidates]] = {
-    "popularity": fit_popularity,
-    "svd": fit_svd,
-    "als": fit_als,
-    "ease": fit_ease,
-    "item2vec": fit_item2vec,
+def _multiply_on_device(rows: Any, columns: Any, ids: NDArray[np.int64]) -> NDArray[Any]:
+    """Return the products of some rows, an array or tensor, with the columns of a tensor."""
+    import torch
+
+    chosen = rows[ids]
+    if scipy.sparse.issparse(chosen):
+        chosen = torch.from_numpy(chosen.toarray()).to(columns.device)
+    return np.asarray((chosen @ columns).cpu())
+
+
+def _device() -> str:
+    """Return the device of the methods that use torch."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+# The powers of item2vec are those of a column's count in the distribution of negative samples.
+BASELINES: Mapping[str, Method] = {
+    "popularity": Method(prepare_popularity),
+    "svd": Method(prepare_svd, {"power": Axis(lambda number: 0.5 * number + 0.5 if number >= -1 else None)}),
+    "als": Method(prepare_als, {"decay": Axis.geometric(30, 3), "alpha": Axis.geometric(20, 2)}),
+    "ials": Method(prepare_ials, {"zeros": Axis.geometric(0.1, 3), "decay": Axis.geometric(0.003, 2)}),
+    "ease": Method(prepare_ease, {"ridge": Axis.geometric(100, 2)}),
+    "item2vec": Method(prepare_item2vec, {"power": Axis(lambda number: 0.5 * number), "contexts": Axis.listed(0, 1)}),
 }

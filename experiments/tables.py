@@ -20,7 +20,7 @@ import numpy as np
 import swivel
 from experiments.report import HTML, MARKS, describe_machine, format_figure, format_range, mark_figure, write_report
 from experiments.stages import Stages, run_command
-from experiments.table_methods import METHODS, choose_fit, fit_method, split_in_three, why_left_out
+from experiments.table_methods import METHODS, choose_fit, find_method, split_in_three, why_left_out
 from swivel.cli.flags import Command, resource_options
 from swivel.cli.tables import table_options
 from swivel.cli.terminal import draw_table, show
@@ -91,7 +91,7 @@ def rank_cells(out: Path, matrix: Path, method: str, dim: int, *, options: RunOp
     import scipy.sparse
 
     split = split_in_three(scipy.sparse.csr_array(swivel.open_matrix(matrix).to_scipy()))
-    chosen = choose_fit(fit_method(method, split.train, dim, options), split)
+    chosen = choose_fit(find_method(method, options), split, dim)
 
     facts = {"settings": chosen.settings, "tried": chosen.tried, "cpu_seconds": chosen.cpu_seconds}
     facts |= {"cells": chosen.report.cells, "per_row": chosen.report.per_row[:, : len(METRICS)].tolist()}

@@ -195,7 +195,7 @@ TABLE_SETTINGS: dict[str, dict[str, Any]] = {
         "block_size": 512,
         "epochs": 24,
         "zeros": "all",
-        "weight_decay": 0.0191249,
+        "weight_decay": 0.0184077,
     },
     "medium": {
         "unseen": 0.00301125088,
@@ -206,7 +206,7 @@ TABLE_SETTINGS: dict[str, dict[str, Any]] = {
         "zeros_common": 0.2,
         "zeros_middle": 0.4,
         "zeros_share": 0.04,
-        "weight_decay": 0.00312476,
+        "weight_decay": 0.0030298,
     },
     "large and sparse": {
         "unseen": 0.00301301603,
@@ -215,7 +215,7 @@ TABLE_SETTINGS: dict[str, dict[str, Any]] = {
         "zeros_common": 0.00284689,
         "zeros_middle": 0.0477233,
         "zeros_share": 0.000569379,
-        "weight_decay": 0.000669544,
+        "weight_decay": 0.000648208,
     },
 }
 # Factor of the log sum of a column in rankings.
@@ -286,10 +286,11 @@ CONSTANTS: dict[str, dict[str, Any]] = {
     # Tables.
     "swivel.training.table_settings": {
         "UNSEEN_GAP": 6.0,
-        "STRENGTH": 0.8,
+        "STRENGTH": 0.77,
         "RATE_DIMS": 64,
         "SPECTRUM_DIMS": 128,
-        "STRUCTURE_POWER": 0.75,
+        "STRUCTURE_POWER": 0.65,
+        "LEADING_DIMS": 8,
         "MIN_FACTOR": 0.2,
         "ITERATIONS": 2,
         "SPARE_DIMS": 16,
@@ -353,13 +354,10 @@ CONSTANTS: dict[str, dict[str, Any]] = {
         "MAX_SENTENCE_TOKENS": 10_000,
     },
     "experiments.table_methods": {
-        "POWERS": (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0),
-        "RIDGES": (30.0, 100.0, 300.0, 1000.0),
-        "MAX_EASE_COLUMNS": 8_000,
-        "ALS_DECAYS": (0.1, 1.0, 10.0, 30.0, 100.0),
-        "ALS_ALPHAS": (1.0, 5.0, 20.0, 80.0),
+        "TRIALS": 25,
+        "MAX_VALIDATION_ROWS": 10_000,
         "ALS_ITERATIONS": 15,
-        "NEGATIVE_POWERS": (0.75, 0.0, -0.5),
+        "IALS_EPOCHS": 16,
         "ITEM_WINDOW": 20,
         "ITEM_EPOCHS": 10,
     },

@@ -97,7 +97,7 @@ def test_weight_decay_of_independent_cells_is_their_noise() -> None:
     targets /= np.sqrt(np.sqrt(rows)[:, None] * np.sqrt(columns))
     middle = np.linalg.svd(targets, compute_uv=False)[64]
     assert find_weight_decay(table, table_config(32)) == pytest.approx(
-        0.8 * 1.2 * middle / math.sqrt(1000 * 600), rel=0.1
+        0.77 * 1.2 * middle / math.sqrt(1000 * 600), rel=0.1
     )
 
 
@@ -107,10 +107,10 @@ def test_the_mean_decay_is_the_weight_decay_if_it_is_the_same_for_all() -> None:
 
 
 def test_the_more_structure_a_table_has_the_less_decay_it_needs() -> None:
-    tables = [drop_empty(make_cells(1000, 600, groups=groups)) for groups in (1, 4, 20)]
-    none, little, much = (find_weight_decay(table, table_config(16)) for table in tables)
-    assert 0.85 * none < little < none
-    assert 0.5 * none < much < 0.65 * none
+    tables = [drop_empty(make_cells(1000, 600, groups=groups)) for groups in (1, 4, 20, 40)]
+    none, leading, little, much = (find_weight_decay(table, table_config(16)) for table in tables)
+    assert leading == pytest.approx(none, rel=0.01)  # A few dimensions of structure do not count.
+    assert 0.6 * none < much < little < 0.8 * none
 
 
 def test_the_weight_decay_does_not_depend_on_the_dimensions_and_the_learning_rate_falls_with_them() -> None:

@@ -23,9 +23,10 @@ UNSEEN_GAP = 6.0  # targets of unobserved cells are this much below those of obs
 RATE_DIMS = 64
 
 # The weight decay: experiments/tables.md.
-STRENGTH = 0.8  # times the noise
+STRENGTH = 0.77  # times the noise
 SPECTRUM_DIMS = 128  # singular values that are looked at, whatever the dimensions of the vectors
-STRUCTURE_POWER = 0.75  # of the ratio of their squares in noise and in the table
+STRUCTURE_POWER = 0.65  # of the ratio of their squares in noise and in the table
+LEADING_DIMS = 8  # of them that are left out of the ratio: a few large ones say little about the others
 MIN_FACTOR = 0.2  # of a table that has far more structure than any that was seen
 ITERATIONS = 2  # of the estimate of singular values
 SPARE_DIMS = 16  # additional dimensions make the singular values of a random projection more exact
@@ -201,7 +202,8 @@ def find_mean_decay(table: scipy.sparse.coo_array, config: TrainConfig) -> float
     shuffled = rng.permutation(column_ids)
     structure = find_singular_values(_make_targets(table, column_ids, config), SPECTRUM_DIMS, rng)
     noise = find_singular_values(_make_targets(table, shuffled, config), SPECTRUM_DIMS, rng)
-    noise_share = float((noise**2).sum()) / max(float((structure**2).sum()), MIN_NOISE)
+    leading = min(LEADING_DIMS, len(noise) // 4)
+    noise_share = float((noise[leading:] ** 2).sum()) / max(float((structure[leading:] ** 2).sum()), MIN_NOISE)
     factor = max(min(noise_share, 1.0) ** STRUCTURE_POWER, MIN_FACTOR)
 
     # Chance decides which cells are observed. It decides less the more of them are observed, nothing in a full table.
