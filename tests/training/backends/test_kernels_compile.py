@@ -50,7 +50,7 @@ def compile_hopper():
 
 
 def compile_plain(name, capability, **constants):
-    types = TYPES | {"V": "*bf16", "G": "*bf16"}
+    types = TYPES | {"V": "*bf16", "G": "*bf16", "gradients": "*bf16"}
     return compile_kernel(ASTSource, getattr(step_kernels, name), types, constants, capability)
 
 

@@ -124,7 +124,7 @@ class DeviceMemoryEstimate:
     def work(self, max_blocks: int) -> int:
         """Return the bytes of the temporary arrays of a launch of `max_blocks` blocks; see `launch.StepLauncher`."""
         layout = self.layout
-        back = sum(layout.padded) * layout.padded_dim * 4
+        back = sum(layout.padded) * layout.padded_dim * self._itemsize
         tables = (self.max_prepared + 1) * len(FIELDS) * 8  # those that stay, and that of this launch
         block = self._gradient_bytes + back + SLOT_BYTES * layout.slot_count + tables
 

@@ -184,8 +184,9 @@ def update(
 ):  # fmt: skip
     """Update both sides of every shard, and sum up the losses of the shard.
 
-    gradients: (shards, apart0, P) for X, followed by (shards, apart1, P) for Y; PP is the power of two from P on. The
-    sums, of SIZE losses at a time, are in this kernel because the host takes 40 us to launch another one.
+    gradients: (shards, apart0, P) for X, followed by (shards, apart1, P) for Y, in the dtype of the products; PP is the
+    power of two from P on. The sums, of SIZE losses at a time, are in this kernel because the host takes 40 us to
+    launch another one.
     """
     shard, side = tl.program_id(1).to(tl.int64), tl.program_id(2)
     if (tl.program_id(0) == 0) & (side == 0):
@@ -210,7 +211,7 @@ def update(
     mask = is_row[:, None] & (k < D)
     at, padded_at = row[:, None] * D + k, row[:, None] * P + k
     vectors, state, V = vectors + row0 * D, state + row0, V + row0 * P
-    g = tl.load(gradients + gradient_row * P + padded_at, mask=mask, other=0.0) * share
+    g = tl.load(gradients + gradient_row * P + padded_at, mask=mask, other=0.0).to(tl.float32) * share
 
     # The decay uses the float32 vectors, not the mirror, whose rounding errors would accumulate over the steps.
     w = tl.load(vectors + at, mask=mask, other=0.0)
