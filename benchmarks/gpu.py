@@ -1,9 +1,9 @@
 """Training and counting on a GPU, against the machine's own bf16 matrix rate.
 
 Goals, on one H200: a step of k = 4,096, d = 300, 1 % observed, at 50 % of the matrix rate (60 % is hoped for); a
-million steps of 397,312 words and 1e9 observed cells in 76 s (65 s; 35 s with sampled zeros) and 24 GB; the same matrix
-trained to convergence in 5 s (2.5 s); 70e9 cells/s at d = 1,024; 3.3e9 tokens counted in 30 s. All of it runs through
-the training loop that users run; the same steps by the kernels alone are measured beside it.
+million steps of 397,312 words and 1e9 observed cells in 76 s (65 s) and 24 GB; the same matrix trained to convergence
+in 5 s (2.5 s); 70e9 cells/s at d = 1,024; 3.3e9 tokens counted in 30 s. All of it runs through the training loop that
+users run; the same steps by the kernels alone are measured beside it.
 
 `--parts` chooses. `benchmarks/end_to_end.py` measures raw text to vectors, `benchmarks/larger.py` matrices that do not
 fit on the GPU. A smoke run has tiny sizes: the loop with the CPU's backend, the kernels alone in Triton's interpreter.
@@ -38,7 +38,6 @@ from swivel.training.schedule import block_starts, rounds_without_conflict
 
 MEASURES = (
     "swivel.training.backends.base",
-    "swivel.training.zero_sampling",
     "swivel.training.backends.triton",
     "swivel.training.objective_triton",
     "swivel.counts.cooccurrence",
@@ -235,11 +234,10 @@ def peak_memory(device: str) -> int | None:
     return torch.cuda.max_memory_reserved() if device == "cuda" else None
 
 
-def train(matrix: SkewedMatrix, sizes: Sizes, zeros: str, epochs: int | None, dim: int | None = None) -> TrainingResult:
+def train(matrix: SkewedMatrix, sizes: Sizes, epochs: int | None, dim: int | None = None) -> TrainingResult:
     """Train a matrix through the loop that users run."""
     config = TrainConfig(
         dim=dim or sizes.dim,
-        zeros=zeros,
         epochs=epochs,
         block_size=sizes.block,
         weight_decay=1e-4,
@@ -287,8 +285,8 @@ def kernel_seconds(matrix: SkewedMatrix, sizes: Sizes, dim: int, epochs: int) ->
 def compare_loop(matrix: SkewedMatrix, sizes: Sizes, rate: float, epochs: int, dim: int) -> dict[str, float]:
     """Return the time of a step by the kernels alone and through the loop, and the share of the matrix rate."""
     kernels = kernel_seconds(matrix, sizes, dim, epochs)
-    train(matrix, sizes, "all", 1, dim)  # compiles what only the loop uses
-    runs = [seconds_per_step(matrix, train(matrix, sizes, "all", epochs, dim)) for _ in range(3)]
+    train(matrix, sizes, 1, dim)  # compiles what only the loop uses
+    runs = [seconds_per_step(matrix, train(matrix, sizes, epochs, dim)) for _ in range(3)]
     loop = statistics.median(runs)
     return {
         "kernel_microseconds": 1e6 * kernels,
@@ -304,22 +302,16 @@ def measure_step(sizes: Sizes, rate: float) -> dict[str, Any]:
     matrix = SkewedMatrix(sizes.step_blocks, sizes.block, round(sizes.density * sizes.block**2), sizes.device)
     result: dict[str, Any] = {"observed_share": matrix.observed / matrix.shape[0] ** 2}
     result |= compare_loop(matrix, sizes, rate, sizes.step_epochs, sizes.dim)
-
-    train(matrix, sizes, "sampled", 1)  # compiles
-    runs = [seconds_per_step(matrix, train(matrix, sizes, "sampled", sizes.step_epochs)) for _ in range(3)]
-    result["sampled_microseconds"] = 1e6 * statistics.median(runs)
-    result["sampled_over_all"] = result["sampled_microseconds"] / result["loop_microseconds"]
-    for zeros in ("all", "sampled"):
-        result[f"kernels_{zeros}"] = profile(matrix, sizes, zeros)
+    result["kernels_all"] = profile(matrix, sizes)
     return result
 
 
-def profile(matrix: SkewedMatrix, sizes: Sizes, zeros: str) -> dict[str, float]:
+def profile(matrix: SkewedMatrix, sizes: Sizes) -> dict[str, float]:
     """Return microseconds per step in each kernel of two epochs, the most expensive first."""
     if sizes.device != "cuda":
         return {}
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as recorded:
-        train(matrix, sizes, zeros, 2)
+        train(matrix, sizes, 2)
     steps = 2 * matrix.row_blocks**2
     times = {event.key[:60]: event.self_device_time_total / steps for event in recorded.key_averages()}
     return {name: round(seconds, 2) for name, seconds in sorted(times.items(), key=lambda pair: -pair[1])[:10]}
@@ -335,19 +327,18 @@ def measure_paper(sizes: Sizes, rate: float) -> dict[str, Any]:
     forget_memory(sizes.device)
     result["loop"] = compare_loop(matrix, sizes, rate, 2, sizes.dim)
 
-    for zeros in ("all", "sampled"):
-        forget_memory(sizes.device)
-        started = time.perf_counter()
-        trained = train(matrix, sizes, zeros, sizes.paper_epochs)
-        result[zeros] = {
-            "steps": trained.plan.epochs * blocks**2,
-            "seconds": trained.seconds,
-            "seconds_with_loading": time.perf_counter() - started,
-            "a_million_steps": 1e6 * seconds_per_step(matrix, trained),
-            "share_of_matrix_rate": sizes.step_flops(sizes.dim) / rate / seconds_per_step(matrix, trained),
-            "gpu_bytes": peak_memory(sizes.device),
-            "losses": [loss.mean for loss in trained.history],
-        }
+    forget_memory(sizes.device)
+    started = time.perf_counter()
+    trained = train(matrix, sizes, sizes.paper_epochs)
+    result["all"] = {
+        "steps": trained.plan.epochs * blocks**2,
+        "seconds": trained.seconds,
+        "seconds_with_loading": time.perf_counter() - started,
+        "a_million_steps": 1e6 * seconds_per_step(matrix, trained),
+        "share_of_matrix_rate": sizes.step_flops(sizes.dim) / rate / seconds_per_step(matrix, trained),
+        "gpu_bytes": peak_memory(sizes.device),
+        "losses": [loss.mean for loss in trained.history],
+    }
     return result
 
 

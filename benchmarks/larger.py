@@ -31,7 +31,6 @@ from swivel.training.schedule import Block, block_starts, rounds_in_groups, roun
 
 MEASURES = (
     "swivel.training.backends.base",
-    "swivel.training.zero_sampling",
     "swivel.training.backends.triton",
     "swivel.training.objective_triton",
 )
@@ -98,7 +97,7 @@ def caps(size: Size, cells: int, device: str) -> dict[str, int | None]:
     max_blocks = needs.max_blocks(None)
     least = needs.min_bytes(None, (1, 1))
     third = entry_bytes(needs.layout.slot_count) * cells // 3
-    third += needs.parameters(2 * size.blocks, max_blocks) + needs.work(max_blocks)
+    third += needs.parameters(2 * size.blocks) + needs.work(max_blocks)
     return {"resident": None, "cells streamed": max(least, third), "parameters swapped": least // 2}
 
 

@@ -3,7 +3,7 @@
 The matrices are synthetic, symmetric and skewed like text; d = 300, k = 4,096.
 
 - `whole`: 2^21 rows and columns, 1e9 observed cells, one epoch (512 updates of every vector) by the command
-  `swivel train`, once over all zeros and once over sampled ones.
+  `swivel train`.
 - `large`: 2^23 rows and columns, 1e9 observed cells, everything on the device: loading, and as many rounds as fit in
   `--seconds`, from which the time of an epoch follows.
 - `slice`: a part of 2^25 rows and columns, whose parameters (161 GB) fit neither on the device nor in the memory of its
@@ -48,7 +48,6 @@ from swivel.training.schedule import block_starts
 
 MEASURES = (
     "swivel.training.backends.base",
-    "swivel.training.zero_sampling",
     "swivel.training.backends.triton",
     "swivel.training.objective_triton",
     "swivel.training.initialization",
@@ -166,14 +165,13 @@ def measure_whole(sizes: Sizes) -> dict[str, Any]:
     found["writing_the_matrix"] = write_matrix(matrix, sizes.whole_rows, sizes.cells, sizes.device)
     forget_memory(sizes.device)
 
-    for zeros in ("all", "sampled"):
-        found[zeros] = time_training(matrix, zeros, sizes)
-        print(zeros, found[zeros], flush=True)
+    found["all"] = time_training(matrix, sizes)
+    print(found["all"], flush=True)
     remove_tree(matrix)
     return found
 
 
-def time_training(matrix: Path, zeros: str, sizes: Sizes) -> dict[str, Any]:
+def time_training(matrix: Path, sizes: Sizes) -> dict[str, Any]:
     """Run the command; return its seconds, those of training, and its memory."""
     out = work_folder() / "millions-vectors"
     remove_tree(out)
@@ -190,7 +188,7 @@ def time_training(matrix: Path, zeros: str, sizes: Sizes) -> dict[str, Any]:
         "--epochs",
         "1",
     ]
-    command += ["--zeros", zeros, "--block-size", str(sizes.block), "--dim", str(sizes.dim), "--device", sizes.device]
+    command += ["--block-size", str(sizes.block), "--dim", str(sizes.dim), "--device", sizes.device]
     command += ["--subwords", "none"]  # The labels are numbers.
 
     started = time.perf_counter()
@@ -237,7 +235,6 @@ def make_sides(rows: int, sizes: Sizes) -> tuple[ParameterBlock, ParameterBlock]
 def make_backend(
     rows: int,
     stored: MatrixCells,
-    zeros: ZeroSampling,
     sizes: Sizes,
     groups: tuple[int, int] | None,
     memory: int | None,
@@ -249,7 +246,7 @@ def make_backend(
     started = time.perf_counter()
     sides = make_sides(rows, sizes)
     drawn = time.perf_counter()
-    settings = make_settings(zeros, sizes, len(stored.positions))
+    settings = make_settings(sizes, len(stored.positions))
     backend = TritonBackend(replace(settings, memory=memory, groups=groups))
     starts = block_starts(rows, -(-rows // sizes.block))
     backend.hold(*sides, (starts, starts))
@@ -261,8 +258,8 @@ def make_backend(
     return backend, {"seconds": seconds, "device_bytes": peak_memory(sizes.device)}
 
 
-def make_settings(zeros: ZeroSampling, sizes: Sizes, cells: int) -> BackendSettings:
-    settings = BackendSettings(TrainConfig(weight_decay=1e-4), zeros, device=sizes.device, dtype=sizes.dtype)
+def make_settings(sizes: Sizes, cells: int) -> BackendSettings:
+    settings = BackendSettings(TrainConfig(weight_decay=1e-4), ZeroSampling(), device=sizes.device, dtype=sizes.dtype)
     return replace(settings, cells=cells, is_halved=True)
 
 
@@ -284,14 +281,6 @@ def run_rounds(backend: Any, order: list[list[tuple[int, int]]], seconds: float 
     return steps, time.perf_counter() - started
 
 
-def choose_zeros() -> dict[str, ZeroSampling]:
-    """Return the two ways to compute zeros, with the settings of a GPU."""
-    from swivel.training.training_plan import COMMON_ON_GPU
-
-    config = TrainConfig()
-    return {"all": ZeroSampling(), "sampled": ZeroSampling(COMMON_ON_GPU, config.zeros_middle, config.zeros_share)}
-
-
 def measure_large(sizes: Sizes, seconds: float) -> dict[str, Any]:
     """Load 2^23 rows and columns and run rounds for some seconds."""
     rows, blocks = sizes.large_rows, -(-sizes.large_rows // sizes.block)
@@ -303,18 +292,16 @@ def measure_large(sizes: Sizes, seconds: float) -> dict[str, Any]:
     started = time.perf_counter()
     order = make_order(blocks, None, 0)
     found["planning_seconds"] = time.perf_counter() - started
-    for name, zeros in choose_zeros().items():
-        backend, loading = make_backend(rows, stored, zeros, sizes, None, None)
-        run_rounds(backend, order[:2])  # compiles
-        steps, used = run_rounds(backend, order[2:], seconds)
-        backend.close()
-        found[name] = {
-            "loading": loading,
-            "steps": steps,
-            "microseconds_per_step": 1e6 * used / steps,
-            "seconds_per_epoch": blocks**2 * used / steps,
-        }
-        print(name, found[name], flush=True)
+    backend, loading = make_backend(rows, stored, sizes, None, None)
+    run_rounds(backend, order[:2])  # compiles
+    steps, used = run_rounds(backend, order[2:], seconds)
+    backend.close()
+    found["all"] = {
+        "loading": loading,
+        "steps": steps,
+        "microseconds_per_step": 1e6 * used / steps,
+        "seconds_per_epoch": blocks**2 * used / steps,
+    }
     return found
 
 
@@ -324,7 +311,7 @@ def measure_slice(sizes: Sizes) -> dict[str, Any]:
 
     paper_blocks = sizes.paper_rows // sizes.block
     paper_starts = block_starts(sizes.paper_rows, paper_blocks)
-    paper = make_settings(ZeroSampling(), sizes, int(sizes.cells) // 2)
+    paper = make_settings(sizes, int(sizes.cells) // 2)
     started = time.perf_counter()
     chosen = choose_groups(paper, (paper_starts, paper_starts), sizes.dim)
     found: dict[str, Any] = {"rows": sizes.slice_rows, "groups_of_the_whole": chosen}
@@ -338,25 +325,23 @@ def measure_slice(sizes: Sizes) -> dict[str, Any]:
     order = shorten(whole_order, sizes)
     starts = block_starts(rows, blocks)
 
-    for name, zeros in choose_zeros().items():
-        needs = DeviceMemoryEstimate(make_settings(zeros, sizes, len(stored.positions)), (starts, starts), sizes.dim)
-        # Two of the three groups of each side fit.
-        memory = min(needs.min_bytes(groups, (2, 2)) + (1 << 32), needs.min_bytes(groups, (3, 3)) - 1)
-        result: dict[str, Any] = {}
-        for way, limit in {"resident": None, "swapped": memory}.items():
-            backend, loading = make_backend(rows, stored, zeros, sizes, groups, limit)
-            if (way == "swapped") != backend.is_swapping:
-                raise SystemExit(f"{way}: {backend.describe()}")
-            run_rounds(backend, order[:2])  # compiles
-            steps, used = run_rounds(backend, order)
-            result[way] = {"loading": loading, "microseconds_per_step": 1e6 * used / steps, "steps": steps}
-            backend.close()
-        result["swapped_over_resident"] = (
-            result["swapped"]["microseconds_per_step"] / result["resident"]["microseconds_per_step"]
-        )
-        result["hours_per_epoch"] = paper_blocks**2 * result["swapped"]["microseconds_per_step"] / 3.6e9
-        found[name] = result
-        print(name, result, flush=True)
+    needs = DeviceMemoryEstimate(make_settings(sizes, len(stored.positions)), (starts, starts), sizes.dim)
+    # Two of the three groups of each side fit.
+    memory = min(needs.min_bytes(groups, (2, 2)) + (1 << 32), needs.min_bytes(groups, (3, 3)) - 1)
+    result: dict[str, Any] = {}
+    for way, limit in {"resident": None, "swapped": memory}.items():
+        backend, loading = make_backend(rows, stored, sizes, groups, limit)
+        if (way == "swapped") != backend.is_swapping:
+            raise SystemExit(f"{way}: {backend.describe()}")
+        run_rounds(backend, order[:2])  # compiles
+        steps, used = run_rounds(backend, order)
+        result[way] = {"loading": loading, "microseconds_per_step": 1e6 * used / steps, "steps": steps}
+        backend.close()
+    result["swapped_over_resident"] = (
+        result["swapped"]["microseconds_per_step"] / result["resident"]["microseconds_per_step"]
+    )
+    result["hours_per_epoch"] = paper_blocks**2 * result["swapped"]["microseconds_per_step"] / 3.6e9
+    found["all"] = result
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
@@ -20,15 +19,13 @@ from swivel.counts.shards import make_piece
 from swivel.training.backends import BackendSettings, ParameterBlock, Step, ZeroSampling
 from swivel.training.backends.base import Starts
 from swivel.training.backends.triton.backend import TritonBackend
-from swivel.training.backends.triton.device_cells import Copies, EntryArrays, ShardCells
-from swivel.training.backends.triton.launch import Batch, Parameters, count_cells
+from swivel.training.backends.triton.device_cells import EntryArrays
+from swivel.training.backends.triton.launch import Batch, StepLauncher
 from swivel.training.backends.triton.memory_plan import DeviceMemoryEstimate
-from swivel.training.backends.triton.slot_layout import SlotLayout
 from swivel.training.objective import Loss, Optimizer
 from swivel.training.schedule import block_starts, rounds_in_groups
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-ZEROS = {"all": ZeroSampling(), "sampled": ZeroSampling(common=0.2, middle=0.5, share=0.1)}
 DIM = 6
 UNIT = 2520
 # Shape, stored blocks, trained blocks; the sizes are not multiples of the numbers of blocks.
@@ -38,7 +35,6 @@ MATRICES = {
     "tiny": ((5, 3), (1, 1), (3, 2)),
 }
 
-each_zeros = pytest.mark.parametrize("zeros", ZEROS.values(), ids=ZEROS)
 each_kind = pytest.mark.parametrize("kind", ["symmetric", "rectangular"])
 with_plain_steps = pytest.mark.usefixtures("plain")
 
@@ -91,21 +87,19 @@ def make_starts(kind: str) -> Starts:
     return block_starts(stored.layout.rows, rows), block_starts(stored.layout.columns, columns)
 
 
-def make_needs(kind: str, zeros: ZeroSampling) -> DeviceMemoryEstimate:
+def make_needs(kind: str) -> DeviceMemoryEstimate:
     stored = make_matrix(kind)[0]
-    settings = BackendSettings(TrainConfig(), zeros, device=DEVICE)
+    settings = BackendSettings(TrainConfig(), ZeroSampling(), device=DEVICE)
     settings = replace(settings, cells=int(stored.offsets[-1]), is_halved=stored.symmetric)
     return DeviceMemoryEstimate(settings, make_starts(kind), DIM)
 
 
-def make_backend(
-    zeros: ZeroSampling, memory: int | None = None, groups: tuple[int, int] | None = None
-) -> TritonBackend:
-    settings = BackendSettings(TrainConfig(weight_decay=1e-4), zeros)
+def make_backend(memory: int | None = None, groups: tuple[int, int] | None = None) -> TritonBackend:
+    settings = BackendSettings(TrainConfig(weight_decay=1e-4), ZeroSampling())
     return TritonBackend(replace(settings, device=DEVICE, memory=memory, groups=groups))
 
 
-def hand_over(backend: TritonBackend, kind: str, zeros: ZeroSampling) -> None:
+def hand_over(backend: TritonBackend, kind: str) -> None:
     backend.hold(*make_sides(kind), make_starts(kind))
     backend.take(SimpleNamespace(stored=make_matrix(kind)[0]))  # type: ignore[arg-type]
 
@@ -133,37 +127,25 @@ def bits(backend: TritonBackend) -> list[bytes]:
     return [array.tobytes() for side in backend.fetch() for array in (side.vectors, side.state, side.offsets)]
 
 
-class PlainLauncher:
-    """Replaces `StepLauncher`: a fast step on the CPU whose result depends on every parameter and every entry."""
-
-    def __init__(self, settings: BackendSettings, layout: SlotLayout, parameters: Parameters) -> None:
-        self.layout = layout
-        self.parameters = parameters
-
-    def prepare(
-        self, blocks: Sequence[ShardCells], slots: Sequence[tuple[int, int]], begins: Sequence[int], copies: Copies
-    ) -> Batch:
-        counts = np.array([count_cells(block) for block in blocks], np.float64)
-        return Batch(blocks, slots, begins, copies, torch.zeros(0), [], [], 0, counts)
+class PlainLauncher(StepLauncher):
+    """Replaces the kernels: a fast step on the CPU whose result depends on every parameter and every entry."""
 
     def run(
-        self, batch: Batch, steps: Sequence[Step], cells: EntryArrays, totals: torch.Tensor, optimizer: Optimizer | None
+        self,
+        batch: Batch,
+        learning_rate: float,
+        cells: EntryArrays,
+        totals: torch.Tensor,
+        optimizer: Optimizer | None,
     ) -> None:
         slots, positions, counts = cells
-        shape, pitch = batch.shape, self.layout.pitch
         totals.zero_()
-        for number, each in enumerate(batch.blocks):
-            x0, y0 = (slot * pitch for slot in batch.slots[number])
-            rows = slice(x0, x0 + shape.rows)
-            columns = slice(y0, y0 + shape.columns)
-
-            first = batch.begins[number]
-            last = first + each.entries
-            places = positions[first:last].to(torch.int64) % (shape.rows * shape.columns)
+        for number, (x0, height, y0, width, first, last, _) in enumerate(batch.table.tolist()):
+            places = positions[first:last].to(torch.int64) % (height * width)
             weighted = counts[first:last] * (1 + slots[first:last] % 3)
-            pull = torch.zeros(shape.rows * shape.columns).index_add_(0, places, weighted)
-            pull = pull.view(shape.rows, shape.columns)
-            totals[number, 0] = self._update(rows, columns, pull, steps[number].learning_rate)
+            pull = torch.zeros(height * width).index_add_(0, places, weighted).view(height, width)
+            rows, columns = slice(x0, x0 + height), slice(y0, y0 + width)
+            totals[number, 0] = self._update(rows, columns, pull, learning_rate)
 
     def _update(self, rows: slice, columns: slice, pull: torch.Tensor, rate: float) -> float:
         p, dim = self.parameters, self.layout.dim
@@ -177,9 +159,9 @@ class PlainLauncher:
 
 
 @cache
-def run_resident(kind: str, zeros: ZeroSampling, groups: tuple[int, int]) -> Run:
-    backend = make_backend(zeros, groups=groups)
-    hand_over(backend, kind, zeros)
+def run_resident(kind: str, groups: tuple[int, int]) -> Run:
+    backend = make_backend(groups=groups)
+    hand_over(backend, kind)
     assert not backend.is_streaming
     assert not backend.is_swapping
     return run_epochs(backend, kind, groups)

@@ -269,14 +269,12 @@ def gpu_speed() -> str:
         rows.append([f"training step, {size}", f"{speed}; {part['loop_over_kernels']:.2f} x the kernels alone"])
 
     words = f"397,312 words, {paper['observed_cells'] / 1e9:.2f} billion observed cells, k = 4,096"
-    times = [f"{paper[zeros]['a_million_steps']:.0f} s" for zeros in ("all", "sampled")]
-    memory = [f"{paper[zeros]['gpu_bytes'] / 1e9:.1f} GB" for zeros in ("all", "sampled")]
     ratios = [f"{larger[way]['ratio']:.2f} x" for way in ("cells streamed", "parameters swapped")]
     where = f"`larger.json`, {larger['machine']['commit']}"
     rows += [
         ["cells per second at d = 1,024", f"{wide['cells_per_second'] / 1e9:.0f} billion"],
-        [f"a million steps: {words}", f"{times[0]}; with sampled zeros {times[1]}"],
-        ["GPU memory of that", f"{memory[0]}; with sampled zeros {memory[1]}"],
+        [f"a million steps: {words}", f"{paper['all']['a_million_steps']:.0f} s"],
+        ["GPU memory of that", f"{paper['all']['gpu_bytes'] / 1e9:.1f} GB"],
         [f"counting {counting['tokens'] / 1e9:.1f} billion tokens", draw_seconds(counting["seconds"]["total"])],
         [f"cells streamed from host memory, against everything on the device ({where})", ratios[0]],
         [f"parameters swapped with host memory, against everything on the device ({where})", ratios[1]],
@@ -320,22 +318,19 @@ def scale_servers() -> str:
 def scale_millions() -> str:
     """Return what millions of rows take on one GPU."""
     result = read_result("millions")
-    whole, large, part = result["whole"], result["large"], result["slice"]
-    ways = ("all", "sampled")
+    whole, large, part = (result[name]["all"] for name in ("whole", "large", "slice"))
+    swapped = f"{part['swapped_over_resident']:.2f} x"
     rows = [
-        ["2^21 x 2^21, `swivel train`, one epoch", *(draw_seconds(whole[way]["seconds"]) for way in ways)],
-        ["of it training", *(draw_seconds(whole[way]["training_seconds"]) for way in ways)],
-        ["its device memory", *(f"{whole[way]['device_bytes'] / 1e9:.0f} GB" for way in ways)],
-        ["2^23 x 2^23, loading", *(draw_seconds(sum(large[way]["loading"]["seconds"].values())) for way in ways)],
-        ["an epoch, from a part of its rounds", *(draw_seconds(large[way]["seconds_per_epoch"]) for way in ways)],
-        ["its device memory", *(f"{large[way]['loading']['device_bytes'] / 1e9:.0f} GB" for way in ways)],
-        [
-            "a part of 2^25 x 2^25, parameters swapped, against all on the device",
-            *(f"{part[way]['swapped_over_resident']:.2f} x" for way in ways),
-        ],
-        ["an epoch of the whole, from that part", *(f"{part[way]['hours_per_epoch']:.1f} hours" for way in ways)],
+        ["2^21 x 2^21, `swivel train`, one epoch", draw_seconds(whole["seconds"])],
+        ["of it training", draw_seconds(whole["training_seconds"])],
+        ["its device memory", f"{whole['device_bytes'] / 1e9:.0f} GB"],
+        ["2^23 x 2^23, loading", draw_seconds(sum(large["loading"]["seconds"].values()))],
+        ["an epoch, from a part of its rounds", draw_seconds(large["seconds_per_epoch"])],
+        ["its device memory", f"{large['loading']['device_bytes'] / 1e9:.0f} GB"],
+        ["a part of 2^25 x 2^25, parameters swapped, against all on the device", swapped],
+        ["an epoch of the whole, from that part", f"{part['hours_per_epoch']:.1f} hours"],
     ]
-    return draw_table([source_of("millions"), "all zeros", "sampled zeros"], rows)
+    return draw_table(["", source_of("millions")], rows)
 
 
 def projection() -> list[dict[str, float]]:

@@ -262,14 +262,11 @@ class TrainConfig:
     )
     zeros: str = config_field(
         "all",
-        "compute every unobserved cell, or an unbiased sample; auto: whichever is faster",
+        "compute every unobserved cell, or an unbiased sample; auto: whichever is faster, which is all on CUDA",
         one_of("all", "sampled", "auto"),
     )
-    zeros_common: float | None = config_field(
-        None,
-        "with sampled zeros: share of the most frequent rows and columns whose zeros are all computed; "
-        "default: .03, on a GPU .1",
-        FRACTION,
+    zeros_common: float = config_field(
+        0.03, "with sampled zeros: share of the most frequent rows and columns whose zeros are all computed", FRACTION
     )
     zeros_middle: float = config_field(0.3, "with sampled zeros: share of rows and columns that are not rare", FRACTION)
     zeros_share: float = config_field(
@@ -441,4 +438,4 @@ def stage_config(stage: type[Stage], recipe: str = "default", **settings: Any) -
 
 def recorded_config(stage: type[Stage], recorded: Mapping[str, Any]) -> Stage:
     """Return the configuration of a stage from a manifest, without settings that no stage has."""
-    return stage(**settings_of(recorded, stage))
+    return stage(**{name: value for name, value in settings_of(recorded, stage).items() if value is not None})

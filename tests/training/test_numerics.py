@@ -19,10 +19,10 @@ from step_contract import (
     ARRAYS,
     GPU_FACTOR,
     HAS_GPU,
-    ZEROS,
     Block,
     Maker,
     distance,
+    each_kind_and_zeros,
     run_baseline,
     run_reference,
     run_step,
@@ -34,7 +34,7 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.counts.importers import import_counts
 from swivel.errors import CountsError, Diverged
-from swivel.training.backends import BackendSettings, ParameterBlock
+from swivel.training.backends import BackendSettings, ParameterBlock, ZeroSampling
 from swivel.training.objective import column_offsets, confidence, row_offsets
 from training_runs import allow_interpreter, train
 
@@ -120,16 +120,15 @@ def cut_loss(block: Block, settings: BackendSettings, most: float) -> float:
     return float(losses[block.x == 0].sum())
 
 
-@pytest.mark.parametrize("zeros", ["all", "sampled"])
 @pytest.mark.parametrize("dim", [1, 5])
 @pytest.mark.parametrize("counts", COUNTS.values(), ids=COUNTS)
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind_and_zeros(KINDS)
 def test_extreme_step_equals_that_of_the_reference(
-    make: Maker, kind: str, counts: Callable[[], NDArray[np.float64]], dim: int, zeros: str
+    make: Maker, kind: str, counts: Callable[[], NDArray[np.float64]], dim: int, zeros: ZeroSampling
 ) -> None:
     if kind.startswith("triton"):
         pytest.importorskip("triton")
-    (name, device, dtype), settings = split_kind(kind), BackendSettings(TrainConfig(weight_decay=1e-4), ZEROS[zeros])
+    (name, device, dtype), settings = split_kind(kind), BackendSettings(TrainConfig(weight_decay=1e-4), zeros)
     block = make_block(counts(), dim)
     truth, true_loss = run_reference(block, settings)
     got, loss = run_step(make(settings), block)

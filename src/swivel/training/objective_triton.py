@@ -33,7 +33,10 @@ def log2(x, FAST: tl.constexpr):
 
 @triton.jit
 def unobserved_gradient(m, FAST: tl.constexpr):
-    """Return 2^m / (1 + 2^m), the gradient of unobserved cells, and 1 + 2^m, for `finish_loss`."""
+    """Return the gradient of unobserved cells, 2^m / (1 + 2^m), and 1 + 2^m, whose logarithm is L_0 / log 2.
+
+    The logarithm of the product of two of them is the loss of two cells.
+    """
     m = tl.minimum(m, MAX_MARGIN)
     if FAST:
         return tl.inline_asm_elementwise(
@@ -54,18 +57,6 @@ def unobserved_gradient(m, FAST: tl.constexpr):
         )
     e = tl.exp2(m)
     return e / (1 + e), 1 + e
-
-
-@triton.jit
-def join_losses(a, b):
-    """Join the second results of `unobserved_gradient` of two cells."""
-    return a * b
-
-
-@triton.jit
-def finish_loss(product, FAST: tl.constexpr):
-    """Return the sum of L_0 / log 2 of some cells from the product of their 1 + 2^m: they share one logarithm."""
-    return log2(product, FAST)
 
 
 @triton.jit

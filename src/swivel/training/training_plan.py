@@ -36,10 +36,6 @@ from swivel.training.schedule import (
 
 MAX_EPOCHS = 100  # with stop="converged"
 WARM_SPEEDUP = 3  # a warm start needs a third of the epochs
-# Default share of rows and columns whose zeros are all computed. A GPU computes more cells in tiles faster than it
-# gathers the observed cells that lie between them.
-COMMON = {"cpu": 0.03}
-COMMON_ON_GPU = 0.1
 # Observed cells that are not in the sample are gathered one by one. Above this density that takes a CPU longer than
 # computing all cells in tiles: 1.0 times as long at .36, 1.5 at .64, 2.2 at .88 (10 MB of text, recipe fast, d = 300).
 MAX_SAMPLED_DENSITY = 1 / 3
@@ -51,7 +47,6 @@ BYTES_PER_BLOCK = 256  # of the orders of two epochs. Measured: 225 at 1,000 x 1
 # Kernels and BLAS buffers that are not loaded yet when a run is planned: their memory, if they have to be compiled, and
 # as much address space again.
 LOADED_LATER = 128 << 20
-MIN_BLOCKS_TO_SAMPLE = 64  # per round, on a GPU: with fewer, launching the sampled steps takes the host longer
 
 # Module below `swivel.training.backends`, and class; a module is imported when its backend is created.
 BACKENDS = {
@@ -180,7 +175,7 @@ def backend_settings(matrix: Matrix, config: TrainConfig, plan: TrainingPlan, th
 
 def choose_zeros(matrix: Matrix, config: TrainConfig, device: str, blocks: tuple[int, int]) -> ZeroSampling:
     """Return which zeros are computed: all of them, or a sample if rows and columns are sorted by frequency."""
-    common = config.zeros_common or COMMON.get(device, COMMON_ON_GPU)
+    common = config.zeros_common
     is_wanted = config.zeros == "sampled" or (
         config.zeros == "auto" and is_sample_faster(matrix, config, device, blocks)
     )
@@ -190,14 +185,12 @@ def choose_zeros(matrix: Matrix, config: TrainConfig, device: str, blocks: tuple
 
 
 def is_sample_faster(matrix: Matrix, config: TrainConfig, device: str, blocks: tuple[int, int]) -> bool:
-    """Return whether a sample of the zeros takes less time than all: on a GPU only if a round has many blocks."""
-    has_small_samples = config.sample_rows is not None
+    """Return whether a sample of the zeros takes less time than all: not on CUDA, and not of a dense matrix."""
     if device.startswith("cuda"):
-        # The kernels of a GPU compute all zeros sooner than samples of a few rows.
-        return not has_small_samples and min(blocks) >= MIN_BLOCKS_TO_SAMPLE
+        return False
     rows, columns = matrix.shape
     is_dense = matrix.cell_count > MAX_SAMPLED_DENSITY * rows * columns
-    return not is_dense and (has_small_samples or min(blocks) >= 2)
+    return not is_dense and (config.sample_rows is not None or min(blocks) >= 2)
 
 
 def estimate_needs(
@@ -347,7 +340,7 @@ def choose_backend(config: TrainConfig) -> tuple[str, str]:
 
     backend = config.backend
     if backend == "auto":
-        accelerated = "triton" if suits_triton(device) and not _samples_for_some_rows(config) else "torch"
+        accelerated = "triton" if suits_triton(device) and config.zeros != "sampled" else "torch"
         return ("cpu" if device == "cpu" else accelerated), device
 
     if backend in ("cpu", "reference") and device != "cpu":
@@ -357,18 +350,12 @@ def choose_backend(config: TrainConfig) -> tuple[str, str]:
             "the triton backend needs Triton 3.4 or newer, and an NVIDIA GPU of compute capability 8.0 or higher "
             f"instead of {device!r}; pass backend='auto'"
         )
-    if backend == "triton" and _samples_for_some_rows(config):
+    if backend == "triton" and config.zeros == "sampled":
         raise TrainingError(
-            "the triton backend does not support sample_rows; pass zeros='all' or backend='auto'",
-            argument="sample_rows",
+            "the triton backend computes all unobserved cells; pass zeros='all' or backend='auto'", argument="zeros"
         )
 
     return backend, device
-
-
-def _samples_for_some_rows(config: TrainConfig) -> bool:
-    """Return whether some rows of a block have a sample of zeros of their own, which the Triton kernels lack."""
-    return config.zeros == "sampled" and config.sample_rows is not None
 
 
 def has_triton() -> bool:

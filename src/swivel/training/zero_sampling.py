@@ -63,7 +63,7 @@ class ZeroSampling:
 
     def panels(self, rows: int, columns: int, seed: Sequence[int]) -> Iterator[RowPanel]:
         """Yield the panels of one step; every row of the block is in exactly one panel."""
-        # The tier of common rows, which is never sampled, has number -1: the sampled ones count from 0, as on a GPU.
+        # The tier of common rows, which is never sampled, has number -1: the sampled ones count from 0.
         for number, (tier, strides) in enumerate(self.tiers(rows, columns), -1):
             if strides is None:
                 yield RowPanel(tier.start, tier.stop)
@@ -72,7 +72,7 @@ class ZeroSampling:
             # The length of a stride is the inverse of the probability of its columns: the weight of their zeros.
             starts, lengths = strides
             weights = lengths.astype(np.float32)
-            first = step_fraction(seed, number)
+            first = random_fraction((*seed, number))
             # One random number per tier and step: all strides take their column at the same relative position.
             for panel, (start, stop) in enumerate(self._split_rows(tier)):
                 ids = (starts + spread_fraction(first, panel) * lengths).astype(np.int64)
@@ -98,13 +98,13 @@ class ZeroSampling:
     @lru_cache(maxsize=64)  # noqa: B019  (few frozen instances, each with a few block sizes)
     def tiers(self, rows: int, columns: int) -> tuple[Tier, ...]:
         """Return the tiers of the rows of a block, the common rows first."""
-        tiers: list[Tier] = [(range(self.count_common(rows)), None)]
+        tiers: list[Tier] = [(range(self._count_common(rows)), None)]
         for start, stop, rank in self._sampled_tiers(rows):
             strides = self._strides(columns, rank)
             tiers.append((range(start, stop), strides if len(strides[0]) < columns else None))
         return tuple(tiers)
 
-    def count_common(self, size: int) -> int:
+    def _count_common(self, size: int) -> int:
         """Return how many of `size` rows, or columns, of a block are common."""
         tiers = self._sampled_tiers(size)
         return tiers[0][0] if tiers else size
@@ -125,7 +125,7 @@ class ZeroSampling:
         the same probability, and all frequencies are represented.
         """
         # Each common column is a stride of length 1: it is always taken, and its zeros have the weight 1.
-        common = self.count_common(columns)
+        common = self._count_common(columns)
         starts: list[NDArray[np.float64]] = [np.arange(common, dtype=np.float64)]
         lengths: list[NDArray[np.float64]] = [np.ones(common)]
 
@@ -140,12 +140,6 @@ class ZeroSampling:
         return np.concatenate(starts), np.concatenate(lengths)
 
 
-def step_fraction(seed: Sequence[int], number: int) -> float:
-    """Return the position within every stride, in [0, 1), of the column that a step takes for tier `number`."""
-    # Below 1, so that rounding does not reach the next stride.
-    return min(random_fraction((*seed, number)), 1 - 1e-9)
-
-
 def spread_fraction(first: float, number: int) -> float:
     """Return the position within every stride of the columns that panel `number` of a tier takes.
 
@@ -154,6 +148,7 @@ def spread_fraction(first: float, number: int) -> float:
     >>> [round(spread_fraction(0.5, number), 3) for number in range(4)]
     [0.5, 0.118, 0.736, 0.354]
     """
+    # Below 1, so that rounding does not reach the next stride.
     return min((first + number * GOLDEN_RATIO) % 1, 1 - 1e-9)
 
 

@@ -23,10 +23,8 @@ from triton.experimental.gluon._runtime import GluonASTSource
 from swivel.training.backends.triton import hopper, step_kernels
 
 KINDS = {torch.bfloat16: "bf16", torch.float16: "fp16"}
-INTEGERS = "tiles_m tiles_n items pairs y_rows most pitch shards".split()
-INTEGERS += "apart0 apart1 apart2 others common second D slot_count steps".split()
-TYPES = {"table": "*i64", "starts": "*i64", "slots": "*i16", "positions": "*i16", "places": "*i32", "counter": "*i32"}
-TYPES |= {name: "*fp64" for name in ("strides", "lengths", "fractions", "totals")}
+INTEGERS = "tiles_m tiles_n items pairs shards apart0 apart1 slot_count steps".split()
+TYPES = {"table": "*i64", "starts": "*i64", "slots": "*i16", "positions": "*i16", "counter": "*i32", "totals": "*fp64"}
 TYPES |= {name: "i32" for name in INTEGERS}
 TYPES |= {name: "fp32" for name in ("unseen", "base", "scale", "power")}
 TYPES |= {name: "fp32" for name in ("weight_decay", "learning_rate")}
@@ -43,8 +41,8 @@ def compile_kernel(source, kernel, types, constants, capability, **options):
     return {"shared": compiled.metadata.shared, "uses": [u for u in ("wgmma", "mma.sync") if u in compiled.asm["ptx"]]}
 
 
-def compile_hopper(weighted):
-    flags = hopper.choose_flags(torch.bfloat16, 320) | {"WEIGHTED": weighted}
+def compile_hopper():
+    flags = hopper.choose_flags(torch.bfloat16, 320)
     options = {name: flags.pop(name) for name in ("num_warps", "maxnreg")}
     types = TYPES | {"G": "*bf16", "rows": f"tensordesc<bf16[128, 64],{hopper.ROWS!r}>"}
     types["columns"] = f"tensordesc<bf16{list(hopper.COLUMNS_SHAPE)!r},{hopper.COLUMNS!r}>"
@@ -52,32 +50,22 @@ def compile_hopper(weighted):
 
 
 def compile_plain(name, capability, **constants):
-    types = TYPES | {"V": "*bf16", "G": "*bf16"}
+    types = TYPES | {"V": "*bf16", "G": "*bf16", "gradients": "*bf16"}
     return compile_kernel(ASTSource, getattr(step_kernels, name), types, constants, capability)
 
 
 RULES = {"SQRT": True, "FAST": True}
 OTHERS = {"SQRT": False, "FAST": True}
 TILE = {"P": 320, "BM": 64, "BN": 128, "BK": 64, "CHUNK": 256, "GROUP": 8, "STAGES": 2, "PRECISION": "tf32"}
-HALVES = {"P": 320, "P1": 256, "P2": 64, "CHUNK": 8, "PANELS": 2, "HAS_COMMON": True, "BY_SUM": False}
-HALVES["OPTIMIZER"] = (0.9,)
 UPDATE = {"D": 300, "P": 320, "PP": 512, "ROWS": 4, "SIZE": 1024}
-BY_SUM = {**HALVES, "BY_SUM": True}
 print(json.dumps({
-    "hopper": compile_hopper(False),
-    "hopper, weighted": compile_hopper(True),
-    "gradient on Ampere": compile_plain("gradient", 80, WEIGHTED=True, **TILE, **RULES),
-    "gradient": compile_plain("gradient", 90, WEIGHTED=False, **TILE, **RULES),
-    "gradient, weighted": compile_plain("gradient", 90, WEIGHTED=True, **TILE, **OTHERS),
+    "hopper": compile_hopper(),
+    "gradient on Ampere": compile_plain("gradient", 80, **TILE, **RULES),
+    "gradient": compile_plain("gradient", 90, **TILE, **RULES),
+    "gradient, power": compile_plain("gradient", 90, **TILE, **OTHERS),
     "find_starts": compile_plain("find_starts", 90, BLOCK=128),
-    "gather": compile_plain("gather", 90, P=320, PP=512, BN=16),
     "update": compile_plain("update", 90, OPTIMIZER=(0.9,), BY_SUM=False, **UPDATE),
     "update, decay by sum": compile_plain("update", 90, OPTIMIZER=None, BY_SUM=True, **UPDATE),
-    "update_sampled, gradients": compile_plain("update_sampled", 90, SIDE=0, **{**HALVES, "OPTIMIZER": None}, **RULES),
-    "update_sampled rows": compile_plain("update_sampled", 90, SIDE=0, **HALVES, **RULES),
-    "update_sampled columns": compile_plain("update_sampled", 90, SIDE=1, **HALVES, **RULES),
-    "update_sampled, decay by sum": compile_plain("update_sampled", 90, SIDE=1, **BY_SUM, **RULES),
-    "update_sampled, power": compile_plain("update_sampled", 90, SIDE=0, **HALVES, **OTHERS),
 }))
 """
 MAX_SHARED_BYTES = {"gradient on Ampere": 163 << 10}
@@ -102,5 +90,4 @@ def test_kernels_fit_the_shared_memory_of_their_devices(compiled: dict[str, dict
 
 def test_products_use_the_tensor_cores(compiled: dict[str, dict[str, object]]) -> None:
     assert compiled["hopper"]["uses"] == compiled["gradient"]["uses"] == ["wgmma"]
-    assert compiled["hopper, weighted"]["uses"] == compiled["gradient, weighted"]["uses"] == ["wgmma"]
     assert compiled["gradient on Ampere"]["uses"] == ["mma.sync"]

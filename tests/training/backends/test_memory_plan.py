@@ -22,7 +22,7 @@ from swivel.training.schedule import block_starts, group_starts, rounds_in_group
 from swivel.training.training_plan import TrainingPlan
 
 pytest.importorskip("triton")
-from streaming_runs import DIM, ZEROS, PlainLauncher, each_kind, each_zeros, make_needs
+from streaming_runs import DIM, PlainLauncher, each_kind, make_needs
 from swivel.training.backends.triton import backend as triton_backend
 from swivel.training.backends.triton.memory_plan import Banks, DeviceMemoryEstimate, arrange, choose_order
 from training_runs import RunRecorder
@@ -85,15 +85,13 @@ def test_fewer_blocks_move_with_the_smaller_number_of_groups_outside() -> None:
 # Estimates and choices.
 
 
-def min_bytes(kind: str, zeros: ZeroSampling, groups: tuple[int, int] | None, banks: tuple[int, int] = (1, 1)) -> int:
-    needs = make_needs(kind, zeros)
-    return needs.min_bytes(groups, banks)
+def min_bytes(kind: str, groups: tuple[int, int] | None, banks: tuple[int, int] = (1, 1)) -> int:
+    return make_needs(kind).min_bytes(groups, banks)
 
 
 @each_kind
-@each_zeros
-def test_order_is_in_groups_only_if_not_all_parameters_fit(kind: str, zeros: ZeroSampling) -> None:
-    needs, enough = make_needs(kind, zeros), min_bytes(kind, zeros, None)
+def test_order_is_in_groups_only_if_not_all_parameters_fit(kind: str) -> None:
+    needs, enough = make_needs(kind), min_bytes(kind, None)
     assert choose_order(needs, math.inf) is None
     assert choose_order(needs, enough) is None
     groups = choose_order(needs, enough - 1)
@@ -101,12 +99,12 @@ def test_order_is_in_groups_only_if_not_all_parameters_fit(kind: str, zeros: Zer
     assert min(arrange(needs, groups, enough - 1), key=lambda side: side.banks).banks >= 1
 
 
-@given(st.integers(1, 40), st.integers(1, 40), st.floats(0.02, 1.2), st.booleans())
+@given(st.integers(1, 40), st.integers(1, 40), st.floats(0.02, 1.2))
 @settings(max_examples=40)
-def test_chosen_groups_fit(rows: int, columns: int, share: float, sampled: bool) -> None:
+def test_chosen_groups_fit(rows: int, columns: int, share: float) -> None:
     starts = block_starts(300 * rows + 1, rows), block_starts(200 * columns, columns)
-    zeros = ZEROS["sampled" if sampled else "all"]
-    needs = DeviceMemoryEstimate(BackendSettings(TrainConfig(), zeros, cells=10**7, dtype="bfloat16"), starts, 50)
+    job = BackendSettings(TrainConfig(), ZeroSampling(), cells=10**7, dtype="bfloat16")
+    needs = DeviceMemoryEstimate(job, starts, 50)
     memory = int(share * needs.min_bytes(None, (1, 1)))
     smallest = needs.min_bytes((1, 1), (1, 1))
     if memory < smallest:
@@ -132,24 +130,24 @@ def test_more_memory_never_makes_groups_that_move_more() -> None:
 
 
 def test_a_run_never_changes_its_order_to_save_memory() -> None:
-    needs = make_needs("symmetric", ZeroSampling())
+    needs = make_needs("symmetric")
     for groups, what in ((None, "all blocks"), ((2, 2), "groups of 2 x 2 blocks")):
-        too_little = min_bytes("symmetric", ZeroSampling(), groups) - 1
+        too_little = min_bytes("symmetric", groups) - 1
         with pytest.raises(TrainingError, match=rf"this run trains {what} together, which needs .*; free some"):
             arrange(needs, groups, too_little)
 
 
 def test_groups_get_a_bank_each_or_two_or_one() -> None:
-    needs = make_needs("symmetric", ZeroSampling())
+    needs = make_needs("symmetric")
     banks_of_sides = [
-        [side.banks for side in arrange(needs, (1, 2), min_bytes("symmetric", ZeroSampling(), (1, 2), banks))]
+        [side.banks for side in arrange(needs, (1, 2), min_bytes("symmetric", (1, 2), banks))]
         for banks in ((4, 2), (3, 2), (2, 2), (1, 1))
     ]
     assert banks_of_sides == [[4, 2], [2, 2], [2, 2], [1, 1]]
 
 
 def test_banks_are_consecutive() -> None:
-    needs = make_needs("rectangular", ZeroSampling())
+    needs = make_needs("rectangular")
     rows, columns = needs.banks((2, 2), (2, 1))
     slots = [rows.slot(block, bank) for bank in (0, 1) for block in rows.blocks(0)]
     slots += [columns.slot(block, 0) for block in columns.blocks(0)]

@@ -21,6 +21,7 @@ from step_contract import (
     Maker,
     check_contract,
     check_loss,
+    each_kind_and_zeros,
     make_block,
     run_step,
 )
@@ -38,7 +39,9 @@ CASES = [
 ]
 HOST = ["cpu float32", "cpu bfloat16", "torch float32", "torch bfloat16"]
 on_the_host = pytest.mark.parametrize("kind", HOST)
-everywhere = pytest.mark.parametrize("kind", [*HOST, "triton float32"])
+EVERYWHERE = [*HOST, "triton float32"]
+everywhere = pytest.mark.parametrize("kind", EVERYWHERE)
+each_zeros_everywhere = each_kind_and_zeros(EVERYWHERE)
 
 
 @on_the_host
@@ -77,9 +80,8 @@ def test_samples_of_a_few_rows_match_the_reference(make: Maker, kind: str, shape
     check_contract(make, kind, make_block(shape, 50, settings.config), settings)
 
 
-@everywhere
+@each_zeros_everywhere
 @pytest.mark.parametrize("mirrored", [False, True], ids=["as stored", "mirrored"])
-@pytest.mark.parametrize("zeros", [ZeroSampling(), SAMPLED], ids=["all", "sampled"])
 def test_weight_decay_is_larger_for_larger_sums(make: Maker, kind: str, zeros: ZeroSampling, mirrored: bool) -> None:
     objective = TrainConfig(shift=-1.0)
     block = make_block((41, 60), 20, objective, mirrored=mirrored)
@@ -108,8 +110,7 @@ def test_gradients_have_the_weight_decay_of_each_vector(make: Maker, mirrored: b
         np.testing.assert_allclose(with_ - without, decays[:, None] * side.vectors, rtol=1e-2, atol=1e-4)
 
 
-@everywhere
-@pytest.mark.parametrize("zeros", [ZeroSampling(), SAMPLED], ids=["all", "sampled"])
+@each_zeros_everywhere
 def test_accumulators_decay_before_the_square_is_added(make: Maker, kind: str, zeros: ZeroSampling) -> None:
     settings = BackendSettings(TrainConfig(weight_decay=1e-4, accumulator_decay=0.5), zeros)
     check_contract(make, kind, make_block((11, 12), 20, settings.config), settings)
@@ -132,9 +133,8 @@ def test_positions_can_use_all_16_bits(make: Maker, kind: str, shape: tuple[int,
     check_contract(make, kind, make_block(shape, 2, settings.config), settings)
 
 
-@everywhere
+@each_zeros_everywhere
 @pytest.mark.parametrize("density", [0.0, 50.0], ids=["last cells alone", "every cell"])
-@pytest.mark.parametrize("zeros", [ZeroSampling(), SAMPLED], ids=["all", "sampled"])
 def test_blocks_with_all_or_almost_no_cells_observed(
     make: Maker, kind: str, zeros: ZeroSampling, density: float
 ) -> None:
@@ -163,9 +163,8 @@ def test_rows_and_columns_without_counts_do_not_change(make: Maker) -> None:
     assert np.isfinite(loss.mean)
 
 
-@everywhere
+@each_zeros_everywhere
 @pytest.mark.parametrize("cell", [(0, 0), (0, -1), (-1, 0), (-1, -1), (5, -2)])
-@pytest.mark.parametrize("zeros", [ZeroSampling(), SAMPLED], ids=["all", "sampled"])
 def test_every_observed_cell_has_weight_one_for_any_sample(
     make: Maker, kind: str, zeros: ZeroSampling, cell: tuple[int, int]
 ) -> None:

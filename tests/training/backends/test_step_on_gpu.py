@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from step_contract import HAS_GPU, OBJECTIVES, SAMPLED, ZEROS, Block, Maker, check_contract, make_block
+from step_contract import HAS_GPU, OBJECTIVES, Block, Maker, check_contract, each_kind_and_zeros, make_block
 from swivel.config import TrainConfig
 from swivel.training.backends import BackendSettings, ZeroSampling
 from swivel.training.objective import find_unit_offsets
@@ -13,25 +13,17 @@ pytestmark = pytest.mark.gpu
 if not HAS_GPU:
     pytest.skip("no CUDA device", allow_module_level=True)
 
-ALL_OR_SAMPLED = ("all", "sampled")
 SHAPES = [(1, 1), (1, 7), (41, 401), (401, 41), (1271, 300), (300, 1271), (64, 128), (128, 129)]
-# Every shape in both orientations at the usual dimensions; other samplings and other dimensions in one.
+# Every shape in both orientations at the usual dimensions; other dimensions in one.
 CASES = [
-    *(
-        (shape, dim, zeros, mirrored)
-        for shape in SHAPES
-        for dim in (50, 300)
-        for zeros in ALL_OR_SAMPLED
-        for mirrored in (False, True)
-    ),
-    *((shape, 50, zeros, False) for shape in SHAPES for zeros in ("two tiers", "nothing common")),
-    *(((41, 401), dim, zeros, False) for dim in (64, 100, 1000, 1024) for zeros in ZEROS),
-    *(((1271, 300), dim, zeros, True) for dim in (64, 100, 1000, 1024) for zeros in ALL_OR_SAMPLED),
+    *((shape, dim, mirrored) for shape in SHAPES for dim in (50, 300) for mirrored in (False, True)),
+    *(((41, 401), dim, False) for dim in (64, 100, 1000, 1024)),
+    *(((1271, 300), dim, True) for dim in (64, 100, 1000, 1024)),
 ]
 TRITON = ["triton-on-cuda float32", "triton-on-cuda float16", "triton-on-cuda bfloat16"]
 # The topmost mark varies fastest, so that a block and its reference are computed once for all dtypes.
 on_triton = pytest.mark.parametrize("kind", TRITON)
-on_both = pytest.mark.parametrize("kind", ["torch-on-cuda float32", "torch-on-cuda bfloat16", *TRITON])
+on_both = each_kind_and_zeros(["torch-on-cuda float32", "torch-on-cuda bfloat16", *TRITON])
 
 
 def make_blocks(shape: tuple[int, int], dim: int, objective: TrainConfig, *, mirrored: bool = False) -> list[Block]:
@@ -41,27 +33,21 @@ def make_blocks(shape: tuple[int, int], dim: int, objective: TrainConfig, *, mir
 
 
 @on_triton
-@pytest.mark.parametrize(("shape", "dim", "zeros", "mirrored"), CASES, ids=str)
-def test_step_matches_the_reference(
-    make: Maker, kind: str, shape: tuple[int, int], dim: int, zeros: str, mirrored: bool
-) -> None:
-    settings = BackendSettings(TrainConfig(weight_decay=1e-4), ZEROS[zeros])
+@pytest.mark.parametrize(("shape", "dim", "mirrored"), CASES, ids=str)
+def test_step_matches_the_reference(make: Maker, kind: str, shape: tuple[int, int], dim: int, mirrored: bool) -> None:
+    settings = BackendSettings(TrainConfig(weight_decay=1e-4), ZeroSampling())
     check_contract(make, kind, make_blocks(shape, dim, settings.config, mirrored=mirrored), settings)
 
 
 @pytest.mark.parametrize("kind", ["triton-on-cuda float32"])
-@pytest.mark.parametrize("zeros", ZEROS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_step_matches_the_reference_in_one_dimension(
-    make: Maker, kind: str, shape: tuple[int, int], zeros: str
-) -> None:
-    settings = BackendSettings(TrainConfig(weight_decay=1e-4), ZEROS[zeros])
+def test_step_matches_the_reference_in_one_dimension(make: Maker, kind: str, shape: tuple[int, int]) -> None:
+    settings = BackendSettings(TrainConfig(weight_decay=1e-4), ZeroSampling())
     check_contract(make, kind, make_blocks(shape, 1, settings.config), settings)
 
 
 @on_both
 @pytest.mark.parametrize("mirrored", [False, True], ids=["as stored", "mirrored"])
-@pytest.mark.parametrize("zeros", [ZeroSampling(), SAMPLED], ids=["all", "sampled"])
 @pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
 def test_step_matches_the_reference_for_every_objective_and_orientation(
     make: Maker, kind: str, objective: TrainConfig, zeros: ZeroSampling, mirrored: bool
@@ -72,7 +58,6 @@ def test_step_matches_the_reference_for_every_objective_and_orientation(
 
 @on_both
 @pytest.mark.parametrize("mirrored", [False, True], ids=["as stored", "mirrored"])
-@pytest.mark.parametrize("zeros", [ZeroSampling(), SAMPLED], ids=["all", "sampled"])
 def test_weight_decay_is_larger_for_larger_sums(make: Maker, kind: str, zeros: ZeroSampling, mirrored: bool) -> None:
     config = TrainConfig(shift=-1.0, weight_decay=0.05, decay_power=0.5)
     block = make_block((41, 401), 50, config, mirrored=mirrored)
@@ -82,7 +67,6 @@ def test_weight_decay_is_larger_for_larger_sums(make: Maker, kind: str, zeros: Z
 
 
 @on_both
-@pytest.mark.parametrize("zeros", [ZeroSampling(), SAMPLED], ids=["all", "sampled"])
 @pytest.mark.parametrize("shape", [(2, 1 << 16), (1 << 16, 2)], ids=str)
 def test_positions_can_use_all_16_bits(make: Maker, kind: str, shape: tuple[int, int], zeros: ZeroSampling) -> None:
     settings = BackendSettings(TrainConfig(weight_decay=1e-4), zeros)
@@ -90,8 +74,7 @@ def test_positions_can_use_all_16_bits(make: Maker, kind: str, shape: tuple[int,
 
 
 @on_triton
-@pytest.mark.parametrize("zeros", [ZeroSampling(), SAMPLED], ids=["all", "sampled"])
 @pytest.mark.parametrize("shape", [(4096, 4096), (2500, 1801)], ids=str)
-def test_blocks_of_the_usual_size(make: Maker, kind: str, shape: tuple[int, int], zeros: ZeroSampling) -> None:
-    settings = BackendSettings(TrainConfig(weight_decay=1e-4), zeros)
+def test_blocks_of_the_usual_size(make: Maker, kind: str, shape: tuple[int, int]) -> None:
+    settings = BackendSettings(TrainConfig(weight_decay=1e-4), ZeroSampling())
     check_contract(make, kind, make_block(shape, 300, settings.config, density=0.02), settings)

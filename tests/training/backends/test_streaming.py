@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from swivel.errors import TrainingError
-from swivel.training.backends import Step, ZeroSampling
+from swivel.training.backends import Step
 from swivel.training.schedule import block_starts, group_starts, rounds_in_groups, rounds_without_conflict
 
 pytest.importorskip("triton")
@@ -25,7 +25,6 @@ from streaming_runs import (
     PlainLauncher,
     bits,
     each_kind,
-    each_zeros,
     hand_over,
     make_backend,
     make_matrix,
@@ -51,61 +50,56 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(triton_backend, "StepLauncher", PlainLauncher)
 
 
-def cells_bytes(kind: str, zeros: ZeroSampling) -> int:
+def cells_bytes(kind: str) -> int:
     """Return the bytes of the entries of a matrix on the device."""
-    backend = make_backend(zeros)
-    hand_over(backend, kind, zeros)
+    backend = make_backend()
+    hand_over(backend, kind)
     assert backend._feed is not None
     return len(backend._feed.cells.counts) * backend._feed.cells.entry_bytes
 
 
 @with_plain_steps
 @each_kind
-@each_zeros
-def test_streamed_cells_give_the_same_bits(kind: str, zeros: ZeroSampling) -> None:
-    needs = make_needs(kind, zeros)
+def test_streamed_cells_give_the_same_bits(kind: str) -> None:
+    needs = make_needs(kind)
     max_blocks = needs.max_blocks(None)
     slots = sum(side.slots for side in needs.banks(None, (1, 1)))
-    resident = needs.parameters(slots, max_blocks) + needs.work(max_blocks)
-    backend = make_backend(zeros, resident + cells_bytes(kind, zeros) - 1)
-    hand_over(backend, kind, zeros)
+    resident = needs.parameters(slots) + needs.work(max_blocks)
+    backend = make_backend(resident + cells_bytes(kind) - 1)
+    hand_over(backend, kind)
 
     assert backend.is_streaming
     assert not backend.is_swapping
     assert "cells streamed from host memory" in backend.describe()
     groups = make_matrix(kind)[1]
-    assert run_epochs(backend, kind, groups) == run_resident(kind, zeros, groups)
+    assert run_epochs(backend, kind, groups) == run_resident(kind, groups)
 
 
 @with_plain_steps
 @each_kind
-@each_zeros
 @pytest.mark.parametrize("banks", [1, 2], ids=["one group at a time", "one ahead"])
 @pytest.mark.parametrize("groups", [(2, 2), (1, 1), (1, 9), (9, 1)], ids=str)
-def test_swapped_parameters_give_the_same_bits(
-    kind: str, zeros: ZeroSampling, banks: int, groups: tuple[int, int]
-) -> None:
+def test_swapped_parameters_give_the_same_bits(kind: str, banks: int, groups: tuple[int, int]) -> None:
     count = make_matrix(kind)[1]
     groups = min(groups[0], count[0]), min(groups[1], count[1])
-    needs = make_needs(kind, zeros)
+    needs = make_needs(kind)
     memory = needs.min_bytes(groups, (banks, banks))
-    backend = make_backend(zeros, memory + UNEVEN, groups)
-    hand_over(backend, kind, zeros)
+    backend = make_backend(memory + UNEVEN, groups)
+    hand_over(backend, kind)
 
     assert isinstance(backend._store, parameter_swap.ParameterStore)
     assert [side.banks for side in backend._store.banks] == [side.banks for side in needs.banks(groups, (banks,) * 2)]
     assert ("parameters swapped between device and host memory" in backend.describe()) is backend.is_swapping
-    assert run_epochs(backend, kind, groups) == run_resident(kind, zeros, groups)
+    assert run_epochs(backend, kind, groups) == run_resident(kind, groups)
 
 
-@each_zeros
-def test_kernels_give_the_same_bits_with_swapped_parameters(zeros: ZeroSampling) -> None:
+def test_kernels_give_the_same_bits_with_swapped_parameters() -> None:
     kind, groups = "tiny", (1, 1)
-    needs = make_needs(kind, zeros)
+    needs = make_needs(kind)
     runs = []
     for memory in (None, needs.min_bytes(groups, (1, 1))):
-        backend = make_backend(zeros, memory, groups)
-        hand_over(backend, kind, zeros)
+        backend = make_backend(memory, groups)
+        hand_over(backend, kind)
         assert backend.is_swapping is (memory is not None)
         runs.append(run_epochs(backend, kind, groups, epochs=1))
     assert runs[0] == runs[1]
@@ -115,10 +109,10 @@ def test_kernels_give_the_same_bits_with_swapped_parameters(zeros: ZeroSampling)
 @each_kind
 @pytest.mark.parametrize("array", ["vectors", "state"])
 def test_a_value_that_is_not_finite_is_detected_after_its_block_was_swapped_out(kind: str, array: str) -> None:
-    groups, zeros = (1, 1), ZeroSampling()
-    needs = make_needs(kind, zeros)
+    groups = (1, 1)
+    needs = make_needs(kind)
     memory = needs.min_bytes(groups, (1, 1))
-    backend = make_backend(zeros, memory + UNEVEN, groups)
+    backend = make_backend(memory + UNEVEN, groups)
     rows, columns = make_sides(kind)
     getattr(rows, array).flat[0] = np.inf
 
@@ -132,25 +126,24 @@ def test_a_value_that_is_not_finite_is_detected_after_its_block_was_swapped_out(
 
 @with_plain_steps
 @each_kind
-@each_zeros
-def test_nothing_is_swapped_if_all_groups_fit(kind: str, zeros: ZeroSampling) -> None:
-    backend = make_backend(zeros, groups=(2, 2))
-    hand_over(backend, kind, zeros)
+def test_nothing_is_swapped_if_all_groups_fit(kind: str) -> None:
+    backend = make_backend(groups=(2, 2))
+    hand_over(backend, kind)
     assert not backend.is_swapping
-    assert run_epochs(backend, kind, (2, 2)) == run_resident(kind, zeros, (2, 2))
+    assert run_epochs(backend, kind, (2, 2)) == run_resident(kind, (2, 2))
 
 
 @with_plain_steps
 def test_rounds_that_were_not_announced_give_the_same_bits() -> None:
     """An order across groups is slow, but correct."""
-    kind, zeros, groups = "symmetric", ZeroSampling(), (2, 2)
+    kind, groups = "symmetric", (2, 2)
     count = make_matrix(kind)[1]
-    needs = make_needs(kind, zeros)
-    small = make_backend(zeros, needs.min_bytes(groups, (1, 1)) + UNEVEN, groups)
+    needs = make_needs(kind)
+    small = make_backend(needs.min_bytes(groups, (1, 1)) + UNEVEN, groups)
 
     results = []
-    for backend in (small, make_backend(zeros, groups=groups)):
-        hand_over(backend, kind, zeros)
+    for backend in (small, make_backend(groups=groups)):
+        hand_over(backend, kind)
         for round in rounds_without_conflict(*count, (2,)):
             backend.run([Step(block, 0.1, block) for block in round], lambda: False)
         results.append(bits(backend))
@@ -191,21 +184,20 @@ def wait_for_late_copy(mark: Callable[[], None] | None) -> None:
 
 
 @with_plain_steps
-@each_zeros
-def test_every_use_of_copied_data_waits_for_the_copy(zeros: ZeroSampling, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_use_of_copied_data_waits_for_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     kind, groups = "rectangular", (2, 1)
-    expected = run_resident(kind, zeros, groups)
+    expected = run_resident(kind, groups)
     for module in (parameter_swap, device_cells):
         monkeypatch.setattr(module, "CopyQueue", LateQueue)
         monkeypatch.setattr(module, "wait_on_device", lambda device, mark: mark() if mark else None)
         monkeypatch.setattr(module, "record_mark", lambda device: None)
     monkeypatch.setattr(parameter_swap, "wait_on_host", wait_for_late_copy)
 
-    needs = make_needs(kind, zeros)
+    needs = make_needs(kind)
     for banks in ((1, 1), (2, 2)):
         memory = needs.min_bytes(groups, banks) + UNEVEN
-        backend = make_backend(zeros, memory, groups)
-        hand_over(backend, kind, zeros)
+        backend = make_backend(memory, groups)
+        hand_over(backend, kind)
         assert backend.is_swapping
         assert run_epochs(backend, kind, groups) == expected
 
@@ -227,7 +219,7 @@ class NumberedMark:
 
 @with_plain_steps
 def test_a_group_leaves_the_device_after_its_values_were_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    kind, groups, zeros = "symmetric", (1, 1), ZeroSampling()
+    kind, groups = "symmetric", (1, 1)
     events: list[int | None] = []  # the first row of a bank that was checked; None: a mark
     saves = []
     find_largest, save = parameter_swap.find_largest, parameter_swap.ParameterStore._save
@@ -253,8 +245,8 @@ def test_a_group_leaves_the_device_after_its_values_were_checked(monkeypatch: py
     if DEVICE == "cpu":  # A mark is None there, and nothing waits for it.
         monkeypatch.setattr(parameter_swap, "wait_on_host", lambda mark: None)
         monkeypatch.setattr(parameter_swap, "wait_on_device", lambda device, mark: None)
-    backend = make_backend(zeros, make_needs(kind, zeros).min_bytes(groups, (2, 2)) + UNEVEN, groups)
-    hand_over(backend, kind, zeros)
+    backend = make_backend(make_needs(kind).min_bytes(groups, (2, 2)) + UNEVEN, groups)
+    hand_over(backend, kind)
     run_epochs(backend, kind, groups)
     # The last saves are those of `fetch`, of groups that stay.
     leaving = [(checked, waited) for checked, waited in saves if checked and waited is not None]
@@ -264,15 +256,15 @@ def test_a_group_leaves_the_device_after_its_values_were_checked(monkeypatch: py
 
 def test_batches_are_prepared_once_and_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds of different sizes share buffers, which grow: batches must not keep the old ones."""
-    kind, zeros = "symmetric", ZeroSampling()
+    kind = "symmetric"
     sizes = np.diff(make_starts(kind)[0])
     alike = np.flatnonzero(sizes == sizes[-1])[-3:].tolist()
     small, large = [(alike[0], alike[0])], [(block, block) for block in alike]
     assert len(large) > 1
     runs: dict[bool, list[list[bytes]]] = {}
     for is_kept in (True, False):
-        backend = make_backend(zeros)
-        hand_over(backend, kind, zeros)
+        backend = make_backend()
+        hand_over(backend, kind)
         runs[is_kept] = []
         references: list[weakref.ref[torch.Tensor]] = []
         for number, blocks in enumerate((small, large, small, large)):
@@ -288,10 +280,10 @@ def test_batches_are_prepared_once_and_give_the_same_bits(monkeypatch: pytest.Mo
 
 
 def test_tables_of_batches_stay_within_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    kind, zeros = "tiny", ZeroSampling()
+    kind = "tiny"
     monkeypatch.setattr("swivel.training.backends.triton.memory_plan.MAX_PREPARED", 1)
-    backend = make_backend(zeros)
-    hand_over(backend, kind, zeros)
+    backend = make_backend()
+    hand_over(backend, kind)
     for blocks in ([(0, 0), (1, 1)], [(0, 1), (1, 0)], [(0, 0), (1, 1)]):
         backend.run([Step(block, 0.1, block) for block in blocks], lambda: False)()
         assert sum(map(len, backend._prepared.values())) <= 1
@@ -300,10 +292,10 @@ def test_tables_of_batches_stay_within_their_number(monkeypatch: pytest.MonkeyPa
 @with_plain_steps
 def test_with_two_banks_the_next_group_is_prefetched(monkeypatch: pytest.MonkeyPatch) -> None:
     kind, groups = "symmetric", (1, 1)
-    needs = make_needs(kind, ZeroSampling())
+    needs = make_needs(kind)
     memory = needs.min_bytes(groups, (2, 2)) + UNEVEN
-    backend = make_backend(ZeroSampling(), memory, groups)
-    hand_over(backend, kind, ZeroSampling())
+    backend = make_backend(memory, groups)
+    hand_over(backend, kind)
     late: list[tuple[int, int]] = []
     load = parameter_swap.ParameterStore._load
     ensure_loaded = parameter_swap.ParameterStore.ensure_loaded
@@ -361,18 +353,17 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.skipif(DEVICE != "cpu", reason="counts tensors on the CPU")
-@each_zeros
 @pytest.mark.parametrize("groups", [None, (1, 1)], ids=["all", "in groups"])
 def test_training_stays_within_the_memory_limit(
-    zeros: ZeroSampling, groups: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
+    groups: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    needs = make_needs("tiny", zeros)
+    needs = make_needs("tiny")
     memory = needs.min_bytes(groups, (1, 1)) + UNEVEN
     with Watch() as watch:
         empty = cuda_streams.HostMemory.empty
         monkeypatch.setattr(cuda_streams.HostMemory, "empty", lambda self, *a: watch.ignore(empty(self, *a)))
-        backend = make_backend(zeros, memory, groups)
-        hand_over(backend, "tiny", zeros)
+        backend = make_backend(memory, groups)
+        hand_over(backend, "tiny")
         assert backend.is_swapping is (groups is not None)
         backend.run([Step((n, n), 0.1, (n,)) for n in (0, 1)], lambda: False)
         backend.fetch()
@@ -382,18 +373,17 @@ def test_training_stays_within_the_memory_limit(
 @pytest.mark.skipif(DEVICE != "cpu", reason="counts tensors on the CPU")
 @with_plain_steps
 @each_kind
-@each_zeros
 @pytest.mark.parametrize("groups", [None, (2, 1)], ids=["all", "in groups"])
 def test_laying_out_cells_stays_within_the_memory_limit(
-    kind: str, zeros: ZeroSampling, groups: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
+    kind: str, groups: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    needs = make_needs(kind, zeros)
+    needs = make_needs(kind)
     memory = needs.min_bytes(groups, (1, 1)) + UNEVEN
     with Watch() as watch:
         empty = cuda_streams.HostMemory.empty
         monkeypatch.setattr(cuda_streams.HostMemory, "empty", lambda self, *a: watch.ignore(empty(self, *a)))
-        backend = make_backend(zeros, memory, groups)
-        hand_over(backend, kind, zeros)
+        backend = make_backend(memory, groups)
+        hand_over(backend, kind)
     assert 0.3 * memory < watch.peak <= memory
     backend.close()
     assert watch.live == 0
@@ -406,14 +396,13 @@ def test_the_cells_of_a_round_are_copied_in_few_pieces(groups: tuple[int, int], 
     starts = [np.asarray(group_starts(count, group)) for count, group in zip(blocks, groups, strict=True)]
     sides = block_starts(120, blocks[0]), block_starts(100, blocks[1])
     cells = DeviceCells(
-        SlotLayout(sides, DIM, ZeroSampling(), KernelTile()),
+        SlotLayout(sides, DIM, KernelTile()),
         torch.device("cpu"),
         groups=(starts[0].tolist(), starts[1].tolist()),
     )
     lengths = np.random.default_rng(1).integers(1, 9, blocks)
     cells.symmetric = is_symmetric
     cells._begins = np.concatenate([[0], np.cumsum(np.triu(lengths) if is_symmetric else lengths)])
-    cells._observed = np.diff(cells._begins)
     cells._kept_at = cells._order_for_rounds()
 
     for round in rounds_in_groups(*blocks, *groups, (1, 1)):
@@ -437,12 +426,12 @@ def test_planned_copies_cover_every_entry(shards: list[tuple[int, int]]) -> None
 @pytest.mark.parametrize(("resident", "temporary"), [(0, 10**9), (10**9, 0)], ids=["resident", "temporary"])
 def test_blocks_too_large_for_the_device_are_refused(resident: int, temporary: int) -> None:
     cells = DeviceCells(
-        SlotLayout(make_starts("symmetric"), DIM, ZeroSampling(), KernelTile()),
+        SlotLayout(make_starts("symmetric"), DIM, KernelTile()),
         torch.device(DEVICE),
         resident_bytes=resident,
         temporary_bytes=temporary,
     )
-    with pytest.raises(TrainingError, match=r"the largest block has \d+ entries, for which .*; raise device_memory"):
+    with pytest.raises(TrainingError, match=r"the largest block has \d+ observed cells, for .*; raise device_memory"):
         cells.take(make_matrix("symmetric")[0])
 
 

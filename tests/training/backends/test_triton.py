@@ -18,12 +18,9 @@ from step_contract import (
     ARRAYS,
     HAS_GPU,
     OBJECTIVES,
-    SAMPLED,
-    ZEROS,
     Maker,
     check_contract,
     check_loss,
-    create,
     distance,
     make_block,
     parameters_of,
@@ -53,55 +50,38 @@ from swivel.training.backends.triton.slot_layout import KernelTile
 float32 = pytest.mark.parametrize("kind", ["triton float32"])
 both = pytest.mark.parametrize("kind", ["triton float32", "triton float16"])
 either_way_round = pytest.mark.parametrize("mirrored", [False, True], ids=["as stored", "mirrored"])
-ALL_AND_SAMPLED = {"all": ZeroSampling(), "sampled": SAMPLED}
-every_zeros = pytest.mark.parametrize("zeros", ALL_AND_SAMPLED.values(), ids=ALL_AND_SAMPLED)
 
 
 def test_kernels_run_in_the_interpreter_without_a_gpu() -> None:
     assert HAS_GPU or os.environ["TRITON_INTERPRET"] == "1"
 
 
-# Every dimension at one shape; both orientations at another one, which has common features; and tiny shapes.
+# Every dimension at one shape, and other shapes in both orientations.
 CASES = [
-    *(((6, 9), dim, zeros, False) for dim in (1, 50, 300) for zeros in ZEROS),
-    *(((11, 12), 20, zeros, way) for zeros in ZEROS for way in (False, True)),
-    *((shape, 50, zeros, way) for shape in [(1, 1), (1, 7)] for zeros in ZEROS for way in (False, True)),
+    *(((6, 9), dim, False) for dim in (1, 50, 300)),
+    *(((11, 12), 20, way) for way in (False, True)),
+    *((shape, 50, way) for shape in [(1, 1), (1, 7)] for way in (False, True)),
 ]
 
 
 @float32
-@pytest.mark.parametrize(("shape", "dim", "zeros", "mirrored"), CASES, ids=str)
-def test_step_matches_the_reference(
-    make: Maker, kind: str, shape: tuple[int, int], dim: int, zeros: str, mirrored: bool
-) -> None:
-    settings = BackendSettings(TrainConfig(weight_decay=1e-4), ZEROS[zeros])
+@pytest.mark.parametrize(("shape", "dim", "mirrored"), CASES, ids=str)
+def test_step_matches_the_reference(make: Maker, kind: str, shape: tuple[int, int], dim: int, mirrored: bool) -> None:
+    settings = BackendSettings(TrainConfig(weight_decay=1e-4), ZeroSampling())
     check_contract(make, kind, make_block(shape, dim, settings.config, mirrored=mirrored), settings)
 
 
 @pytest.mark.parametrize("kind", ["triton float16"])
 @either_way_round
-@pytest.mark.parametrize("zeros", ZEROS)
-def test_step_matches_the_reference_in_half_precision(make: Maker, kind: str, zeros: str, mirrored: bool) -> None:
-    settings = BackendSettings(TrainConfig(weight_decay=1e-4), ZEROS[zeros])
+def test_step_matches_the_reference_in_half_precision(make: Maker, kind: str, mirrored: bool) -> None:
+    settings = BackendSettings(TrainConfig(weight_decay=1e-4), ZeroSampling())
     check_contract(make, kind, make_block((9, 14), 50, settings.config, mirrored=mirrored), settings)
 
 
-@pytest.mark.parametrize("kind", ["triton float16"])
-@pytest.mark.parametrize("zeros", ["sampled", "nothing common"])
-def test_zeros_are_subtracted_with_the_rounding_they_were_added_with(make: Maker, kind: str, zeros: str) -> None:
-    """An observed cell in a sampled column was added as a zero in half precision; the same value is subtracted."""
-    settings = BackendSettings(TrainConfig(weight_decay=1e-4), ZEROS[zeros])
-    blocks = [make_block((1, 7), 50, settings.config, key=key) for key in range(6)]
-    check_contract(make, kind, blocks, settings)
-
-
 @float32
-@every_zeros
 @pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
-def test_step_matches_the_reference_for_every_objective(
-    make: Maker, kind: str, objective: TrainConfig, zeros: ZeroSampling
-) -> None:
-    settings = BackendSettings(objective, zeros)
+def test_step_matches_the_reference_for_every_objective(make: Maker, kind: str, objective: TrainConfig) -> None:
+    settings = BackendSettings(objective, ZeroSampling())
     check_contract(make, kind, make_block((6, 9), 5, objective), settings)
 
 
@@ -116,9 +96,9 @@ def test_blocks_of_several_tiles(make: Maker, kind: str, shape: tuple[int, int],
 @float32
 @either_way_round
 @pytest.mark.skipif(HAS_GPU, reason="tensor cores have no tiles of 8 x 8")
-def test_panels_of_several_tiles(make: Maker, kind: str, mirrored: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_many_small_tiles(make: Maker, kind: str, mirrored: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slot_layout, "choose_tile", lambda *_: KernelTile(8, 8, 32))
-    settings = BackendSettings(TrainConfig(weight_decay=1e-4), ZeroSampling(common=0.45, middle=0.45, share=0.2))
+    settings = BackendSettings(TrainConfig(weight_decay=1e-4), ZeroSampling())
     check_contract(make, kind, make_block((21, 19), 5, settings.config, mirrored=mirrored), settings)
 
 
@@ -173,9 +153,11 @@ def hold_all(backend: Backend, dim: int = 5) -> None:
     take_all(backend)
 
 
-def hold_even(backend: Backend) -> None:
-    backend.hold(*make_sides(5, (6, 6)), EVEN)
-    take_all(backend, EVEN)
+def hold_square(backend: Backend, size: int) -> None:
+    """Give a backend 3 x 3 blocks."""
+    starts = block_starts(size, 3), block_starts(size, 3)
+    backend.hold(*make_sides(5, (size, size)), starts)
+    take_all(backend, starts)
 
 
 def run_blocks(backend: Backend, rounds: list[list[tuple[int, int]]], dim: int = 5) -> list[Loss]:
@@ -187,9 +169,8 @@ ONE_EPOCH = [[(n % 3, n % 2) for n in turn] for turn in ((0, 1), (2, 3), (4, 5))
 
 
 @float32
-@every_zeros
-def test_uneven_blocks_of_a_rectangle_match_the_reference(make: Maker, kind: str, zeros: ZeroSampling) -> None:
-    settings = BackendSettings(TrainConfig(weight_decay=1e-4), zeros)
+def test_uneven_blocks_of_a_rectangle_match_the_reference(make: Maker, kind: str) -> None:
+    settings = BackendSettings(TrainConfig(weight_decay=1e-4), ZeroSampling())
     backend, reference = make(settings), create_backend("reference", settings)
     losses, truths = run_blocks(backend, ONE_EPOCH), run_blocks(reference, ONE_EPOCH)
     assert sorted(block for blocks in ONE_EPOCH for block in blocks) == [(i, j) for i in range(3) for j in range(2)]
@@ -203,9 +184,8 @@ def test_uneven_blocks_of_a_rectangle_match_the_reference(make: Maker, kind: str
 
 
 @both
-@every_zeros
-def test_steps_do_not_change_other_blocks(make: Maker, kind: str, zeros: ZeroSampling) -> None:
-    backend = make(BackendSettings(TrainConfig(weight_decay=1e-4), zeros))
+def test_steps_do_not_change_other_blocks(make: Maker, kind: str) -> None:
+    backend = make(BackendSettings(TrainConfig(weight_decay=1e-4), ZeroSampling()))
     run_blocks(backend, [[(1, 1)]])
     for side, before, changed in zip(backend.fetch(), make_sides(5), (slice(5, 10), slice(5, 9)), strict=True):
         others = np.setdiff1d(np.arange(len(before.vectors)), np.arange(changed.start, changed.stop))
@@ -215,10 +195,9 @@ def test_steps_do_not_change_other_blocks(make: Maker, kind: str, zeros: ZeroSam
 
 
 @both
-@every_zeros
-def test_blocks_that_come_and_go_train_as_those_that_stay(make: Maker, kind: str, zeros: ZeroSampling) -> None:
+def test_blocks_that_come_and_go_train_as_those_that_stay(make: Maker, kind: str) -> None:
     """A rank has some of the blocks; a worker gets the vectors of one block of each side with every step."""
-    settings = BackendSettings(TrainConfig(weight_decay=1e-4), zeros)
+    settings = BackendSettings(TrainConfig(weight_decay=1e-4), ZeroSampling())
     whole, some, single = make(settings), make(settings), make(settings)
     hold_all(whole)
     some.hold_some(STARTS, 5, (2, 2))
@@ -248,9 +227,8 @@ def test_blocks_that_come_and_go_train_as_those_that_stay(make: Maker, kind: str
 
 
 @both
-@every_zeros
-def test_blocks_copied_to_another_backend_train_to_the_same_bits(make: Maker, kind: str, zeros: ZeroSampling) -> None:
-    settings = BackendSettings(TrainConfig(weight_decay=1e-4), zeros)
+def test_blocks_copied_to_another_backend_train_to_the_same_bits(make: Maker, kind: str) -> None:
+    settings = BackendSettings(TrainConfig(weight_decay=1e-4), ZeroSampling())
     first, second, whole = make(settings), make(settings), make(settings)
     run_blocks(first, [DIAGONAL])
     rows, columns = (ParameterBlock(side.vectors * 0, side.state + 1, side.offsets) for side in make_sides(5))
@@ -267,9 +245,8 @@ def test_blocks_copied_to_another_backend_train_to_the_same_bits(make: Maker, ki
 
 
 @float32
-@every_zeros
-def test_memory_between_blocks_and_behind_vectors_has_no_effect(make: Maker, kind: str, zeros: ZeroSampling) -> None:
-    settings = BackendSettings(TrainConfig(weight_decay=1e-4), zeros)
+def test_memory_between_blocks_and_behind_vectors_has_no_effect(make: Maker, kind: str) -> None:
+    settings = BackendSettings(TrainConfig(weight_decay=1e-4), ZeroSampling())
     plain, disturbed = make(settings), make(settings)
     losses = run_blocks(plain, [[(0, 0)]], dim=50)
     hold_all(disturbed, 50)
@@ -315,11 +292,8 @@ def poison(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @float32
-@every_zeros
-def test_every_buffer_is_written_before_it_is_read(
-    make: Maker, kind: str, zeros: ZeroSampling, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = BackendSettings(TrainConfig(weight_decay=1e-4), zeros)
+def test_every_buffer_is_written_before_it_is_read(make: Maker, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = BackendSettings(TrainConfig(weight_decay=1e-4), ZeroSampling())
     clean, poisoned = make(settings), make(settings)
     expected = run_blocks(clean, [DIAGONAL, [(2, 0)]])
 
@@ -345,9 +319,8 @@ def poisoning(make_tensor: Callable[..., torch.Tensor]) -> Callable[..., torch.T
 
 
 @float32
-@every_zeros
-def test_a_round_equals_its_blocks_one_by_one(make: Maker, kind: str, zeros: ZeroSampling) -> None:
-    settings = BackendSettings(TrainConfig(weight_decay=1e-4), zeros)
+def test_a_round_equals_its_blocks_one_by_one(make: Maker, kind: str) -> None:
+    settings = BackendSettings(TrainConfig(weight_decay=1e-4), ZeroSampling())
     together, alone = make(settings), make(settings)
     losses = run_blocks(together, [DIAGONAL])
     one_by_one = run_blocks(alone, [[block] for block in DIAGONAL])
@@ -362,27 +335,26 @@ def count_launches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     run = StepLauncher.run
 
     def note(self: Any, batch: Any, *arguments: Any) -> Any:
-        launches.append(len(batch))
+        launches.append(len(batch.shards))
         return run(self, batch, *arguments)
 
     monkeypatch.setattr(StepLauncher, "run", note)
     return launches
 
 
-EVEN = block_starts(6, 3), block_starts(6, 3)
 TWO_ROUNDS = [[(0, 0), (1, 1), (2, 2)], [(0, 1), (1, 2), (2, 0)]]
 
 
 @float32
-@every_zeros
-def test_blocks_of_one_shape_share_a_launch_and_equal_single_launches(
-    make: Maker, kind: str, zeros: ZeroSampling, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("size", [6, 14], ids=["equal sizes", "different sizes"])
+def test_blocks_of_a_round_share_a_launch_and_equal_single_launches(
+    make: Maker, kind: str, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = BackendSettings(TrainConfig(weight_decay=1e-4), zeros)
+    settings = BackendSettings(TrainConfig(weight_decay=1e-4), ZeroSampling())
     together, alone = make(settings), make(settings)
     launches = count_launches(monkeypatch)
     for which, rounds in ((together, TWO_ROUNDS), (alone, [[block] for blocks in TWO_ROUNDS for block in blocks])):
-        hold_even(which)
+        hold_square(which, size)
         for blocks in rounds:
             which.run([make_step(*block) for block in blocks], lambda: False)()
 
@@ -398,15 +370,14 @@ def test_launches_have_at_most_the_allowed_number_of_blocks(
     monkeypatch.setattr(memory_plan, "MAX_SHARDS_PER_LAUNCH", 2)
     launches = count_launches(monkeypatch)
     backend = make(BackendSettings(TrainConfig(weight_decay=1e-4), ZeroSampling()))
-    hold_even(backend)
+    hold_square(backend, 6)
     assert len(backend.run([make_step(n, n) for n in range(3)], lambda: False)()) == 3
     assert launches == [2, 1]
 
 
 @float32
-@every_zeros
-def test_stop_request_before_a_round_runs_no_step(make: Maker, kind: str, zeros: ZeroSampling) -> None:
-    backend = make(BackendSettings(TrainConfig(weight_decay=1e-4), zeros))
+def test_stop_request_before_a_round_runs_no_step(make: Maker, kind: str) -> None:
+    backend = make(BackendSettings(TrainConfig(weight_decay=1e-4), ZeroSampling()))
     hold_all(backend)
     before = bits(backend)
     running = backend.run([make_step(*block) for block in DIAGONAL], lambda: True)
@@ -423,24 +394,6 @@ def test_losses_can_be_requested_after_later_steps(make: Maker, kind: str) -> No
     second = backend.run([make_step(*block) for block in DIAGONAL], lambda: False)
     late = [*second(), *first()]
     assert [*late[2:], *late[:2]] == run_blocks(again, [DIAGONAL, DIAGONAL])
-
-
-@float32
-def test_device_samples_the_same_columns_as_the_host(make: Maker, kind: str) -> None:
-    """The sampled zeros determine their number and their loss; every seed samples others."""
-    settings = BackendSettings(TrainConfig(), ZeroSampling(common=0.1, middle=0.4, share=0.05))
-    backend, reference = make(settings), create("reference float64", settings)
-    block = make_block((4, 15), 4, settings.config)
-    seen: set[float] = set()
-
-    for seed in range(3):
-        losses = []
-        for which in (backend, reference):
-            block.hand_over(which)
-            losses += which.run([block.step(seed=(seed, 5))], lambda: False)()
-        check_loss(losses[0], losses[1], 1e-5)
-        seen.add(losses[1].unobserved)
-    assert len(seen) == 3
 
 
 @float32
@@ -461,4 +414,4 @@ def test_out_of_memory_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(backend, "_allocate", run_out)
     with pytest.raises(TrainingError, match=r"cpu: out of memory .CUDA out of memory.*set device_memory"):
-        backend.hold(*make_sides(5, (6, 6)), EVEN)
+        backend.hold(*make_sides(5), STARTS)

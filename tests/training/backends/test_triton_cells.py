@@ -13,22 +13,18 @@ from step_contract import HAS_GPU, store_blocks
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import BlockCells, Matrix, MatrixBuilder, MatrixSpec
 from swivel.counts import block_layout as matrix_layout
-from swivel.training.backends import ZeroSampling
 from swivel.training.schedule import block_starts
 
 pytest.importorskip("triton")
 pytest.importorskip("numba")  # builds the matrix
 from swivel.training.backends.triton import device_cells as cells_module
 from swivel.training.backends.triton.device_cells import DeviceCells, ShardCells
-from swivel.training.backends.triton.slot_layout import BlockShape, KernelTile, SlotLayout
+from swivel.training.backends.triton.slot_layout import KernelTile, SlotLayout
 
 DEVICE = torch.device("cuda" if HAS_GPU else "cpu")
-ZEROS = {"all": ZeroSampling(), "sampled": ZeroSampling(common=0.2, middle=0.5, share=0.1)}
 SIZES = {True: (23, 23), False: (23, 31)}  # shape of the symmetric matrix and of the other one
 STORED = 6  # rows and columns of a stored block
 TILE = KernelTile(4, 8, 16)
-
-every_zeros = pytest.mark.parametrize("zeros", ZEROS.values(), ids=ZEROS)
 
 
 def make_counts(symmetric: bool) -> NDArray[np.int64]:
@@ -62,9 +58,9 @@ def matrices(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Matrix]:
     return built
 
 
-def lay_out(matrix: Matrix, blocks: tuple[int, int], zeros: ZeroSampling) -> DeviceCells:
+def lay_out(matrix: Matrix, blocks: tuple[int, int]) -> DeviceCells:
     starts = [block_starts(size, count) for size, count in zip(matrix.shape, blocks, strict=True)]
-    cells = DeviceCells(SlotLayout((starts[0], starts[1]), 8, zeros, TILE), DEVICE)
+    cells = DeviceCells(SlotLayout((starts[0], starts[1]), 8, TILE), DEVICE)
     cells.take(matrix.stored)
     return cells
 
@@ -78,50 +74,28 @@ def entries_of(cells: DeviceCells, shard: ShardCells, slot: int) -> tuple[NDArra
     return places, cells.counts[first:last].cpu().numpy()
 
 
-def read_tiles(cells: DeviceCells, shard: ShardCells, shape: BlockShape) -> NDArray[np.float32]:
-    """Return the counts of the cells in tiles as a dense block."""
-    x = np.zeros((shape.rows, shape.columns), np.float32)
-    for panel in shape.panels:
-        for tile in range(panel.tiles[0] * panel.slot_columns):
-            places, counts = entries_of(cells, shard, panel.slot + tile)
-            assert np.all(np.diff(places) > 0)
+def read_tiles(cells: DeviceCells, shard: ShardCells) -> NDArray[np.float32]:
+    """Return the counts of the cells as a dense block."""
+    x = np.zeros((shard.rows, shard.columns), np.float32)
+    down, across = cells.layout.tiles
+    for tile in range(down * across):
+        places, counts = entries_of(cells, shard, tile)
+        assert np.all(np.diff(places) > 0)
 
-            row, column = places // 8 % TILE.rows, places // (8 * TILE.rows) * 8 + places % 8
-            down, across = divmod(tile, panel.slot_columns)
-            row += panel.start + down * TILE.rows
-            assert np.all(row < panel.start + panel.rows)
-            x[row, column + across * TILE.columns] = counts
-    return x
-
-
-def read_rare(cells: DeviceCells, shard: ShardCells, shape: BlockShape, side: int) -> NDArray[np.float32]:
-    """Return the counts of the cells between features that are not common, from the slots of rows or columns."""
-    x = np.zeros((shape.rows, shape.columns), np.float32)
-    if shape.is_sampled:
-        lists = (shape.column_slots, shape.columns, x.T) if side else (shape.row_slots, shape.rows, x)
-        for number in range(lists[1]):
-            others, counts = entries_of(cells, shard, lists[0] + number)
-            assert np.all(np.diff(others) > 0)
-            lists[2][number, others] = counts
+        row, column = places // 8 % TILE.rows, places // (8 * TILE.rows) * 8 + places % 8
+        x[row + tile // across * TILE.rows, column + tile % across * TILE.columns] = counts
     return x
 
 
 def check_block(cells: DeviceCells, block: tuple[int, int], expected: BlockCells) -> None:
     shard = cells.find(block)
     assert shard.mirrored == expected.mirrored
-    shape = shard.shape
 
     positions = expected.positions.astype(np.int64)
-    truth = np.zeros((shape.rows, shape.columns), np.float32)
+    truth = np.zeros((shard.rows, shard.columns), np.float32)
     truth[positions >> 16, positions & 0xFFFF] = expected.counts
-    rare = np.zeros(truth.shape, bool)
-    rare[shape.common[0] :, shape.common[1] :] = shape.is_sampled
-
-    np.testing.assert_array_equal(read_tiles(cells, shard, shape), np.where(rare, 0, truth))
-    for side in (0, 1):
-        np.testing.assert_array_equal(read_rare(cells, shard, shape, side), np.where(rare, truth, 0))
-    assert shard.observed == len(positions)
-    assert shard.end - shard.begin == len(positions) + np.count_nonzero(truth[rare])
+    np.testing.assert_array_equal(read_tiles(cells, shard), truth)
+    assert shard.entries == len(positions)
 
 
 NESTED = [(4, 4), (2, 2), (1, 1), (8, 8), (12, 12)]
@@ -130,42 +104,43 @@ OTHERS = [(3, 3), (5, 5), (23, 23), (4, 2), (3, 7), (1, 5)]
 
 @pytest.mark.parametrize("symmetric", [True, False], ids=["symmetric", "rectangular"])
 @pytest.mark.parametrize("blocks", [*NESTED, *OTHERS], ids=str)
-@every_zeros
 def test_cells_equal_those_of_the_reblocked_matrix(
-    matrices: dict[bool, Matrix], symmetric: bool, blocks: tuple[int, int], zeros: ZeroSampling, tmp_path: Path
+    matrices: dict[bool, Matrix], symmetric: bool, blocks: tuple[int, int], tmp_path: Path
 ) -> None:
     matrix = matrices[symmetric]
     assert matrix.row_blocks == 4
-    cells = lay_out(matrix, blocks, zeros)
+    cells = lay_out(matrix, blocks)
     expected = matrix.reblocked(*blocks, scratch=tmp_path)
     assert cells.symmetric == expected.is_symmetric == (symmetric and blocks[0] == blocks[1])
+    heights, widths = (np.diff(block_starts(*pair)) for pair in zip(matrix.shape, blocks, strict=True))
     for i in range(blocks[0]):
         for j in range(blocks[1]):
             check_block(cells, (i, j), expected.cells(i, j))
+            shard = cells.find((i, j))
+            row_block, column_block = (j, i) if shard.mirrored else (i, j)
+            assert (shard.rows, shard.columns) == (heights[row_block], widths[column_block])
     assert cells.counts.max().item() == np.float32((5 << 40) / 3)
 
 
 def test_counts_are_transformed_on_the_device(matrices: dict[bool, Matrix]) -> None:
     matrix = matrices[False]
-    raw, found = (lay_out(each, (3, 3), ZeroSampling()).counts.cpu() for each in (matrix, matrix.transformed("log")))
+    raw, found = (lay_out(each, (3, 3)).counts.cpu() for each in (matrix, matrix.transformed("log")))
     torch.testing.assert_close(found, torch.log1p(raw.double()).float())
 
 
 @pytest.mark.parametrize("symmetric", [True, False], ids=["symmetric", "rectangular"])
 @pytest.mark.parametrize(("piece", "group"), [(1, 1), (7, 1 << 26), (1 << 25, 60), (13, 29)])
-@every_zeros
 def test_pieces_and_groups_do_not_change_a_bit(
     matrices: dict[bool, Matrix],
     symmetric: bool,
     piece: int,
     group: int,
-    zeros: ZeroSampling,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    whole = lay_out(matrices[symmetric], (3, 3), zeros)
+    whole = lay_out(matrices[symmetric], (3, 3))
     monkeypatch.setattr(cells_module, "PIECE", piece)
     monkeypatch.setattr(cells_module, "GROUP", group)
-    other = lay_out(matrices[symmetric], (3, 3), zeros)
+    other = lay_out(matrices[symmetric], (3, 3))
     for name in ("slots", "positions", "counts"):
         assert torch.equal(getattr(other, name), getattr(whole, name)), name
     assert [other.find((i, j)) for i in range(3) for j in range(3)] == [
@@ -173,11 +148,10 @@ def test_pieces_and_groups_do_not_change_a_bit(
     ]
 
 
-@every_zeros
-def test_positions_of_a_block_may_use_16_bits(zeros: ZeroSampling) -> None:
+def test_positions_of_a_block_may_use_16_bits() -> None:
     shape = 3, 1 << 16
     starts = np.array([0, shape[0]]), np.array([0, shape[1]])
-    cells = DeviceCells(SlotLayout(starts, 1, zeros, TILE), DEVICE)
+    cells = DeviceCells(SlotLayout(starts, 1, TILE), DEVICE)
     columns = np.array([0, 32_767, 32_768, 65_535])
     positions = (np.arange(3)[:, None] << 16 | columns).ravel().astype(np.uint32)
     expected = BlockCells(positions, np.arange(1, 13, dtype=np.float32), mirrored=False)

@@ -68,7 +68,7 @@ class BackendSettings:
     """What a backend is created with: the mathematics of a step, sizes of the run, and what it may use."""
 
     config: TrainConfig  # of the loss, the optimizer and the weight decay
-    zeros: ZeroSampling
+    zeros: ZeroSampling  # The triton backend computes all zeros.
     unit_offsets: tuple[float, float] = (0.0, 0.0)  # offset of a row, and of a column, whose sum is 1
 
     cells: int = 0  # upper bound of the observed cells in the device layout

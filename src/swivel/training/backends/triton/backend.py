@@ -18,7 +18,6 @@ from itertools import groupby
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from swivel.counts import Matrix
 from swivel.errors import TrainingError
@@ -138,18 +137,14 @@ class TritonBackend(Backend):
         self._max_blocks = max_blocks
         self._prepared: dict[tuple[tuple[Block, ...], Placement], list[Batch]] = {}
 
-        # Behind the blocks: the copies of sampled columns, and rows that the tiles of the last block may read. Those
-        # are multiplied by a gradient of 0.
         self._slots = sum(side.slots for side in banks)
         rows = self._slots * layout.pitch
-        more_rows = rows + max_blocks * self._estimate.copied_columns + layout.pitch
         dtype = getattr(torch, self.settings.dtype)
         parameters = Parameters(
             vectors=torch.zeros(rows, layout.dim, device=self.device),
             state=torch.ones(rows, device=self.device),
-            mirror=torch.zeros(more_rows, layout.padded_dim, dtype=dtype, device=self.device),
-            offsets=torch.zeros(more_rows, device=self.device),
-            weights=torch.zeros(more_rows, device=self.device),
+            mirror=torch.zeros(rows, layout.padded_dim, dtype=dtype, device=self.device),
+            offsets=torch.zeros(rows, device=self.device),
         )
 
         self._host = HostMemory(self.device)
@@ -159,7 +154,7 @@ class TritonBackend(Backend):
     def take(self, matrix: Matrix) -> None:
         """Lay out the cells of the whole matrix on the device, or in host memory if they do not fit."""
         estimate, max_blocks = self._estimate, self._max_blocks
-        free_bytes = self._memory - estimate.parameters(self._slots, max_blocks)
+        free_bytes = self._memory - estimate.parameters(self._slots)
 
         with self._on_device():
             cells = DeviceCells(
@@ -235,22 +230,21 @@ class TritonBackend(Backend):
 
     def _run(self, steps: Sequence[Step], optimizer: Optimizer | None) -> PendingLosses:
         """Submit steps; without an optimizer, compute only the gradients (`StepLauncher.run`)."""
-        totals = torch.empty(len(steps), 3, dtype=torch.float64, device=self.device)
-        counts = np.zeros((len(steps), 2))
+        totals = torch.empty(len(steps), 2, dtype=torch.float64, device=self.device)
+        shards: list[ShardCells] = []
         feed = self._feed
 
-        first = 0
         for groups, group_steps in groupby(steps, key=lambda step: self._store.groups_of(step.block)):
             self._store.ensure_loaded(groups)
             for batch in self._batches([step.block for step in group_steps], groups):
-                last = first + len(batch)
-                self._launcher.run(batch, steps[first:last], feed.load(batch.copies), totals[first:last], optimizer)
+                losses = totals[len(shards) : len(shards) + len(batch.shards)]
+                # All steps have the same learning rate.
+                self._launcher.run(batch, steps[0].learning_rate, feed.load(batch.copies), losses, optimizer)
                 feed.release()
-                counts[first:last] = batch.counts
-                first = last
+                shards += batch.shards
             self._store.release()
 
-        return self._send(totals, counts)
+        return self._send(totals, shards)
 
     def _batches(self, blocks: Sequence[Block], groups: Pair) -> Sequence[Batch]:
         """Return the batches of blocks whose groups are loaded, prepared now or in an earlier epoch."""
@@ -265,15 +259,14 @@ class TritonBackend(Backend):
         return batches
 
     def _prepare(self, blocks: Sequence[Block]) -> list[Batch]:
-        """Return the blocks in their order, in batches that have one shape and fit in the buffers of the cells."""
+        """Return the blocks in their order, in batches that fit in the buffers of the cells."""
         feed = self._feed
         batches: list[list[tuple[Block, ShardCells]]] = []
         entries = 0
         for block in blocks:
             shard = feed.cells.find(block)
             entries += shard.entries
-            is_first = not batches or shard.shape != batches[-1][0][1].shape
-            if is_first or len(batches[-1]) == self._max_blocks or not feed.can_hold(entries):
+            if not batches or len(batches[-1]) == self._max_blocks or not feed.can_hold(entries):
                 batches.append([])
                 entries = shard.entries
             batches[-1].append((block, shard))
@@ -281,7 +274,7 @@ class TritonBackend(Backend):
         return [self._prepare_batch(batch) for batch in batches]
 
     def _prepare_batch(self, batch: Sequence[tuple[Block, ShardCells]]) -> Batch:
-        """Return blocks of one shape as a batch."""
+        """Return blocks as a batch."""
         shards = [shard for _, shard in batch]
         slots = []
         for (i, j), shard in batch:
@@ -289,7 +282,7 @@ class TritonBackend(Backend):
             slots.append((columns, rows) if shard.mirrored else (rows, columns))
         return self._launcher.prepare(shards, slots, *self._feed.plan(shards))
 
-    def _send(self, totals: Tensor, counts: NDArray[np.float64]) -> PendingLosses:
+    def _send(self, totals: Tensor, shards: Sequence[ShardCells]) -> PendingLosses:
         """Start to copy the totals of `StepLauncher.run` to the host; return a function that waits for the losses."""
         # torch copies to page-locked memory, so that the host does not wait here.
         host = totals.to("cpu", non_blocking=True)
@@ -298,8 +291,9 @@ class TritonBackend(Backend):
         def losses() -> list[Loss]:
             wait_on_host(copied)
             results = []
-            for (observed, zeros, weight), (cells, zero_cells) in zip(host.tolist(), counts.tolist(), strict=True):
-                results.append(Loss(observed, cells, zeros * LN2, zero_cells - weight))
+            for (observed, zeros), shard in zip(host.tolist(), shards, strict=True):
+                cells = shard.entries
+                results.append(Loss(observed, cells, zeros * LN2, shard.rows * shard.columns - cells))
             return results
 
         return losses

@@ -36,7 +36,7 @@ from swivel.training.backends.triton.memory_plan import (
     SORT_BYTES,
     entry_bytes,
 )
-from swivel.training.backends.triton.slot_layout import BlockShape, PanelShape, SlotLayout
+from swivel.training.backends.triton.slot_layout import SlotLayout
 
 Tensor = torch.Tensor
 PIECE = 1 << 24  # maximum of cells that are read at a time
@@ -55,34 +55,29 @@ class ShardCells:
 
     begin: int  # its first entry
     end: int
-    observed: int  # number of observed cells
     mirrored: bool
-    shape: BlockShape
+    rows: int
+    columns: int
 
     @property
     def entries(self) -> int:
-        """Number of entries."""
+        """Number of entries, which are its observed cells."""
         return self.end - self.begin
 
 
 class DeviceCells:
-    """All observed cells of a matrix, sorted by block and slot.
+    """All observed cells of a matrix, sorted by block and slot."""
 
-    A cell of a tile is one entry. A cell between features that are not common is two entries: one in the slot of its
-    row, one in the slot of its column.
-    """
-
-    # Of every entry: its slot within the shard (int16, or int32 if there are many slots); the position of the cell in
-    # its tile or, in the slot of a row or column, the local index on the other side (int16); and the count (float32).
+    # Of every entry: its slot within the shard (int16, or int32 if there are many slots), the position of the cell in
+    # its tile (int16), and the count (float32).
     slots: Tensor
     positions: Tensor
     counts: Tensor
 
-    # Of every shard: first entry if the shards are in row-major order (and the end), first entry in `positions` and
-    # `counts`, and the number of observed cells.
+    # Of every shard: first entry if the shards are in row-major order (and the end), and first entry in `positions` and
+    # `counts`.
     _begins: NDArray[np.int64]
     _kept_at: NDArray[np.int64]
-    _observed: NDArray[np.int64]
     largest: int  # number of entries of the largest shard
     _reading_bytes: int  # device memory that reading needs, besides the sorted entries
 
@@ -115,9 +110,7 @@ class DeviceCells:
         shard = i * self.layout.blocks[1] + j
         begin = int(self._kept_at[shard])
         end = begin + int(self._begins[shard + 1] - self._begins[shard])
-        return ShardCells(
-            begin, end, int(self._observed[shard]), mirrored, self.layout.shape_of(block, mirrored=mirrored)
-        )
+        return ShardCells(begin, end, mirrored, self.layout.sizes[0][i], self.layout.sizes[1][j])
 
     def take(self, stored: MatrixCells) -> None:
         """Read and sort the cells of a whole matrix: count them, allocate memory for them, and sort them in groups."""
@@ -136,8 +129,7 @@ class DeviceCells:
         source = _StoredCells(stored, blocks, self.symmetric, self.device, self._host, keep=keep)
         pieces = [(first, min(first + size, total)) for first in range(0, total, size)]
 
-        kinds = self._find_kinds()
-        ranges = self._count(source, pieces, kinds)
+        ranges = self._count(source, pieces)
         self.on_host = self._must_stream()
         self._kept_at = self._order_for_rounds() if self.on_host else self._begins[:-1]
         slot_type = np.int16 if self.layout.slot_count <= MAX_SHORT_SLOTS else np.int32
@@ -146,7 +138,7 @@ class DeviceCells:
         for first, last in self._groups():
             # Groups and pieces are both ranges of neighboring shards: most pairs have no cell in common.
             relevant = [piece for piece, (low, high) in zip(pieces, ranges, strict=True) if low < last and first < high]
-            self._fill_group(source, relevant, kinds, first, last)
+            self._fill_group(source, relevant, first, last)
 
     def _empty(self, dtype: type[np.generic]) -> Tensor:
         """Return a new array where the entries are kept."""
@@ -155,11 +147,10 @@ class DeviceCells:
             return self._host.empty((size,), dtype)
         return torch.from_numpy(np.empty(0, dtype)).new_empty(size, device=self.device)
 
-    def _count(self, source: _StoredCells, pieces: Sequence[tuple[int, int]], kinds: Tensor) -> list[tuple[int, int]]:
+    def _count(self, source: _StoredCells, pieces: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Count the entries of every shard; return, for each piece, the range of the shards it has cells of."""
         count = math.prod(self.layout.blocks)
         entries = np.zeros(count, np.int64)
-        observed = np.zeros(count, np.int64)
         ranges = []
 
         for piece in pieces:
@@ -167,71 +158,27 @@ class DeviceCells:
             for cells in source.read(*piece):
                 if not len(cells[0]):
                     continue
-                # Rare cells are two entries each: they are counted with all cells, and once more.
-                all_cells = torch.bincount(cells[0]).cpu().numpy()
-                rare = torch.cat([rare[0] for _, _, rare in self._split(cells, kinds)])
-                rare_cells = torch.bincount(rare).cpu().numpy()
-                observed[: len(all_cells)] += all_cells
-                entries[: len(all_cells)] += all_cells
-                entries[: len(rare_cells)] += rare_cells
+                added = torch.bincount(cells[0]).cpu().numpy()
+                entries[: len(added)] += added
                 low = min(low, int(cells[0].min()))
-                high = max(high, len(all_cells))
+                high = max(high, len(added))
             ranges.append((low, high))
 
-        self._observed = observed
         self.largest = int(entries.max(initial=0))
         self._begins = np.concatenate([[0], np.cumsum(entries)])
         return ranges
 
-    def _find_kinds(self) -> Tensor:
-        """Return which of the shapes of the layout every shard has."""
-        layout = self.layout
-        numbers = {size: number for number, size in enumerate(layout.shapes)}
-        heights, widths = (np.unique(part, return_inverse=True) for part in np.split(layout.sizes, layout.blocks[:1]))
-        table = np.array([[numbers[m, n] for n in widths[0].tolist()] for m in heights[0].tolist()], np.int16)
-        return torch.from_numpy(table[heights[1][:, None], widths[1]].ravel()).to(self.device)
-
-    def _split(self, cells: _Cells, kinds: Tensor) -> Iterator[tuple[BlockShape, _Cells, _Cells]]:
-        """Yield the cells of the shards of each shape: those of tiles, and those between features that are not common.
-
-        If no zeros are sampled, all rows and columns are common.
-        """
-        # Every selection makes the host wait for the device.
-        shapes = self.layout.shapes.values()
-        for number, shape in enumerate(shapes):
-            ours = cells if len(shapes) == 1 else _select(cells, kinds[cells[0]] == number)
-            if not shape.is_sampled:
-                yield shape, ours, _select(ours, slice(0))
-                continue
-            is_rare = (ours[1] >= shape.common[0]) & (ours[2] >= shape.common[1])
-            yield shape, _select(ours, ~is_rare), _select(ours, is_rare)
-
-    def _entries(self, cells: _Cells, kinds: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield keys, (shard * slot_count + slot) << 16 | position, and counts."""
-        slot_count = self.layout.slot_count
-        for shape, in_tiles, (shards, rows, columns, counts) in self._split(cells, kinds):
-            # A rare cell is an entry of its row and an entry of its column.
-            yield (shards * slot_count + shape.row_slots + rows) << 16 | columns, counts
-            yield (shards * slot_count + shape.column_slots + columns) << 16 | rows, counts
-
-            for panel in shape.panels:
-                here = in_tiles
-                if shape.is_sampled:
-                    here = _select(here, (here[1] >= panel.start) & (here[1] < panel.start + panel.rows))
-                shards, rows, columns, counts = here
-                slots, places = self._find_in_tiles(panel, rows, columns)
-                yield (shards * slot_count + slots) << 16 | places, counts
-
-    def _find_in_tiles(self, panel: PanelShape, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the slots of the tiles of cells of a panel, and the positions of the cells there."""
-        tile = self.layout.tile
-        rows = rows - panel.start
-        slots = panel.slot + (rows // tile.rows) * panel.slot_columns + columns // tile.columns
+    def _make_keys(self, cells: _Cells) -> Tensor:
+        """Return (shard * slot_count + slot) << 16 | position for each cell."""
+        shards, rows, columns, _ = cells
+        layout, tile = self.layout, self.layout.tile
+        slots = (rows // tile.rows) * layout.tiles[1] + columns // tile.columns
 
         # The order of the margins of a tile in shared memory; see `step_kernels.gradient`.
         column = columns % tile.columns
         places = (column // 8) * (8 * tile.rows) + (rows % tile.rows) * 8 + column % 8
-        return slots, places
+        keys: Tensor = (shards * layout.slot_count + slots) << 16 | places
+        return keys
 
     def _must_stream(self) -> bool:
         """Return whether the cells must be in host memory; raise TrainingError if the largest shard does not fit."""
@@ -243,7 +190,7 @@ class DeviceCells:
         lacking = max(BUFFERS * self.largest * self.entry_bytes - self.resident_bytes, sorting - self.temporary_bytes)
         if lacking > 0:
             raise TrainingError(
-                f"the largest block has {self.largest:,} entries, for which the device lacks "
+                f"the largest block has {self.largest:,} observed cells, for which the device lacks "
                 f"{format_bytes(int(lacking))} of memory; raise device_memory, or lower block_size",
                 argument=("device_memory", "block_size"),
             )
@@ -276,16 +223,14 @@ class DeviceCells:
         cells = 0 if self.on_host else int(self._begins[-1]) * self.entry_bytes
         limit = min(GROUP, (self.temporary_bytes - self._reading_bytes - cells) / SORT_BYTES)
 
-        first, count = 0, len(self._observed)
+        first, count = 0, len(self._begins) - 1
         while first < count:
             last = int(np.searchsorted(self._begins, self._begins[first] + limit, side="right")) - 1
             last = min(max(last, first + 1), count)
             yield first, last
             first = last
 
-    def _fill_group(
-        self, source: _StoredCells, pieces: Sequence[tuple[int, int]], kinds: Tensor, first: int, last: int
-    ) -> None:
+    def _fill_group(self, source: _StoredCells, pieces: Sequence[tuple[int, int]], first: int, last: int) -> None:
         """Sort the entries of the shards `first` to `last` and write their slots, positions and counts."""
         begin, end = int(self._begins[first]), int(self._begins[last])
         keys = torch.empty(end - begin, dtype=torch.int64, device=self.device)
@@ -294,12 +239,12 @@ class DeviceCells:
         position = 0
         for cells in (cells for piece in pieces for cells in source.read(*piece)):
             inside = _select(cells, (cells[0] >= first) & (cells[0] < last))
-            for key, count in self._entries(inside, kinds):
-                keys[position : position + len(key)] = key
-                counts[position : position + len(key)] = count
-                position += len(key)
+            stop = position + len(inside[0])
+            keys[position:stop] = self._make_keys(inside)
+            counts[position:stop] = inside[3]
+            position = stop
 
-        # A key is (shard * slot_count + slot) << 16 | position, so sorting by key sorts by shard, slot and position.
+        # Sorting by key sorts by shard, slot and position.
         keys, order = torch.sort(keys)
         counts = counts[order]
         del order
@@ -404,7 +349,7 @@ class _StoredCells:
         return self._uploader.copy(np.asarray(array).view(np.int32))
 
 
-def _select(cells: _Cells, mask: Tensor | slice) -> _Cells:
+def _select(cells: _Cells, mask: Tensor) -> _Cells:
     return tuple(array[mask] for array in cells)
 
 

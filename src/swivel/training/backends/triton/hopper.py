@@ -25,7 +25,7 @@ ring         SLOTS x CHUNKS x [128, 64]   128 vectors per slot, in CHUNKS pieces
                                           item, then its columns, 128 at a time
 following    SLOTS x [1]                  next item of the program, written with the rows of an item
 margins0/1   [16, 64, 8] float32          margins of a consumer's tile, for looking up observed cells
-lines        2 x [128] float32            a value for each column of a tile, while it is distributed to the threads
+lines        2 x [128] float32            offsets of the columns of a tile, while they are distributed to the threads
 full         SLOTS barriers               the copy into a slot is complete (1 arrival: the producer's, plus bytes)
 empty        SLOTS barriers               both consumers have read a slot (2 arrivals)
 turn         2 barriers                   a consumer may use the tensor cores (1 arrival: the other consumer's)
@@ -192,11 +192,8 @@ def spread(x, line):
 
 
 @gluon.jit
-def unobserved_gradient(m, weight, line, WEIGHTED: gl.constexpr, HALF: gl.constexpr):
-    """Return the gradients of all cells as zeros, packed in pairs, and partial sums of log2(1 + 2^m).
-
-    With WEIGHTED, loss and gradient are multiplied by the weight of the column.
-    """
+def unobserved_gradient(m, HALF: gl.constexpr):
+    """Return the gradients of all cells as zeros, packed in pairs, and partial sums of log2(1 + 2^m)."""
     # Two neighboring cells 0 and 1: with a = 1 + 2^m0 and b = 1 + 2^m1, one reciprocal 1 / (a b) gives both sigmoids,
     # 2^m0 b / (a b) and 2^m1 a / (a b), and one logarithm log2(a b) gives both losses.
     e0, e1 = gl.split(gl.reshape(_exp2(gl.minimum(m, MAX_MARGIN)), (64, 64, 2)))
@@ -206,13 +203,6 @@ def unobserved_gradient(m, weight, line, WEIGHTED: gl.constexpr, HALF: gl.conste
     inverse = _reciprocal(both)
     g0 = e0 * (inverse * one1)
     g1 = e1 * (inverse * one0)
-
-    if WEIGHTED:
-        wide = spread(weight, line)[None, :] + gl.zeros((64, 128), gl.float32, MMA)
-        w0, w1 = gl.split(gl.reshape(wide, (64, 64, 2)))
-        hinges = sum_pairs(_log2(one0) * w0 + _log2(one1) * w1)
-        return _pack(g0 * w0, g1 * w1, HALF), hinges
-
     return _pack(g0, g1, HALF), sum_pairs(_log2(both))
 
 
@@ -396,11 +386,10 @@ def _take_product(x, shared, e, n, zero, C: gl.constexpr, CHUNKS: gl.constexpr, 
 # summed over the threads at the end. m = (x . y - pmi*) / log 2.
 @gluon.jit
 def _consume(
-    arrays, shared, sizes, objective,
-    C: gl.constexpr, CHUNKS: gl.constexpr, SLOTS: gl.constexpr, WEIGHTED: gl.constexpr, HALF: gl.constexpr,
+    arrays, shared, sizes, objective, C: gl.constexpr, CHUNKS: gl.constexpr, SLOTS: gl.constexpr, HALF: gl.constexpr
 ):  # fmt: skip
     """Write G and the losses of the rows of consumer C of one item after the other, until none is left."""
-    offsets, weights, G, table, all_starts, positions, counts, losses = arrays
+    offsets, G, table, all_starts, positions, counts, losses = arrays
     items, tiles_m, items_m, tiles_n = sizes
     e, n, item = 0, 0, gl.program_id(0)
 
@@ -408,12 +397,11 @@ def _consume(
         shard, tm, first, last = _locate(item, items_m, tiles_n)
         entry = table + shard * FIELDS
         x0, height, y0, width = gl.load(entry), gl.load(entry + 1), gl.load(entry + 2), gl.load(entry + 3)
-        slot_columns = gl.load(entry + 5)
 
         is_there = tm * 2 + C < tiles_m
-        starts = all_starts + (gl.load(entry + 4) + (tm * 2 + C) * slot_columns)
-        start = gl.load(starts + first, mask=is_there & (first < slot_columns), other=0)
-        stop = gl.load(starts + first + 1, mask=is_there & (first < slot_columns), other=0)
+        starts = all_starts + (shard * (tiles_m * tiles_n + 1) + (tm * 2 + C) * tiles_n)
+        start = gl.load(starts + first, mask=is_there & (first < tiles_n), other=0)
+        stop = gl.load(starts + first + 1, mask=is_there & (first < tiles_n), other=0)
 
         i = tm * 128 + C * 64 + gl.arange(0, 64, gl.SliceLayout(1, MMA))
         row_offset = gl.load(offsets + x0 + i, mask=i < height, other=NEVER) + objective[0]
@@ -431,13 +419,12 @@ def _consume(
         for t in range(first, last):
             e += 1
             # Start the loads that are needed after the product; offsets and starts are loaded one tile ahead.
-            weight = gl.load(weights + y0 + column, mask=column < width, other=0.0) if WEIGHTED else column_offset
             offset = spread(column_offset, shared[7])
             column += 128
             column_offset = gl.load(offsets + y0 + column, mask=column < width, other=NEVER)
             cells = first_cells(positions + start, counts + start, (stop - start).to(gl.int32))
             start = stop
-            stop = gl.load(starts + t + 2, mask=is_there & (t + 1 < slot_columns), other=stop)
+            stop = gl.load(starts + t + 2, mask=is_there & (t + 1 < tiles_n), other=stop)
 
             m = _take_product(x, shared, e, n, zero, C, CHUNKS, SLOTS) * LOG2E - (row_offset[:, None] + offset[None, :])
             n += 1
@@ -446,7 +433,7 @@ def _consume(
                 by_column = gl.permute(gl.reshape(m, (64, 4, 4, 4, 2)), (1, 3, 0, 2, 4))
                 shared[2].store(gl.reshape(by_column, (16, 64, 8)))
             # All cells as if they were unobserved, then the observed ones over them.
-            g, more = unobserved_gradient(m, weight, shared[7], WEIGHTED, HALF)
+            g, more = unobserved_gradient(m, HALF)
             hinges += more
             write_tile(tile_g, g, pitch, is_there)
             if cells[2] > 0:
@@ -465,11 +452,11 @@ def _consume(
     do_not_specialize_on_alignment=["table", "starts", "positions", "counts", "losses"],
 )
 def gradient(
-    rows, columns, offsets, weights, G, table, starts, positions, counts, losses, counter,
+    rows, columns, offsets, G, table, starts, positions, counts, losses, counter,
     items, tiles_m, tiles_n, unseen, base, scale, power,
-    CHUNKS: gl.constexpr, SLOTS: gl.constexpr, WEIGHTED: gl.constexpr, HALF: gl.constexpr,
+    CHUNKS: gl.constexpr, SLOTS: gl.constexpr, HALF: gl.constexpr,
 ):  # fmt: skip
-    """Write G of all tiles of every shard of a panel, and the losses of their cells; see the module's docstring."""
+    """Write G of all tiles of every shard, and the losses of their cells; see the module's docstring."""
     margins0 = gl.allocate_shared_memory(gl.float32, [16, 64, 8], MARGINS)
     margins1 = gl.allocate_shared_memory(gl.float32, [16, 64, 8], MARGINS)
     # Must come before anything else is written to shared memory.
@@ -491,7 +478,7 @@ def gradient(
     fence_async_shared()
 
     items_m = (tiles_m + 1) // 2
-    arrays = (offsets, weights, G, table, starts, positions, counts, losses)
+    arrays = (offsets, G, table, starts, positions, counts, losses)
     shared0 = (ring, following, margins0, address0, full, empty, turn, lines.index(0))
     shared1 = (ring, following, margins1, address1, full, empty, turn, lines.index(1))
     sizes = (items, tiles_m, items_m, tiles_n)
@@ -500,8 +487,8 @@ def gradient(
     # Two consumers and the producer; see the table in the module's docstring for warps and registers.
     gl.warp_specialize(
         [
-            (_consume, (arrays, shared0, sizes, objective, 0, CHUNKS, SLOTS, WEIGHTED, HALF)),
-            (_consume, (arrays, shared1, sizes, objective, 1, CHUNKS, SLOTS, WEIGHTED, HALF)),
+            (_consume, (arrays, shared0, sizes, objective, 0, CHUNKS, SLOTS, HALF)),
+            (_consume, (arrays, shared1, sizes, objective, 1, CHUNKS, SLOTS, HALF)),
             (_produce, (rows, columns, table, counter, shared0, sizes, CHUNKS, SLOTS)),
         ],
         [4, 1],
@@ -534,16 +521,15 @@ class HopperGradient:
         self._flags = choose_flags(mirror.dtype, width)
 
     def loss_pairs(self, tiles: tuple[int, int]) -> int:
-        """Return the number of loss pairs (observed, unobserved) per shard, for a panel of `tiles` rows and columns."""
+        """Return the number of loss pairs (observed, unobserved) per shard of `tiles` rows and columns."""
         return -(-tiles[0] // 2) * ITEMS_PER_PAIR * 2
 
-    def launch(self, arrays: tuple[Tensor, ...], tiles: tuple[int, int], *, shards: int, is_weighted: bool) -> None:
-        """Launch the kernel; arrays: offsets, weights, G, table, starts, positions, counts, losses."""
+    def launch(self, arrays: tuple[Tensor, ...], tiles: tuple[int, int], *, shards: int) -> None:
+        """Launch the kernel; arrays: offsets, G, table, starts, positions, counts, losses."""
         items = shards * self.loss_pairs(tiles) // 2
         gradient[(min(items, self._programs),)](
-            self._rows, self._columns, *arrays, self._counter, items, *tiles, *self._objective,
-            WEIGHTED=is_weighted, **self._flags,
-        )  # fmt: skip
+            self._rows, self._columns, *arrays, self._counter, items, *tiles, *self._objective, **self._flags
+        )
 
 
 def choose_flags(dtype: torch.dtype, width: int) -> dict[str, int | bool]:

@@ -17,7 +17,7 @@ from swivel.runtime.resources import format_bytes
 from swivel.training.backends.base import BackendSettings, Starts
 from swivel.training.backends.triton import slot_layout
 from swivel.training.backends.triton.cuda_streams import usable_memory
-from swivel.training.backends.triton.slot_layout import FIELDS, BlockShape, SlotLayout
+from swivel.training.backends.triton.slot_layout import FIELDS, SlotLayout
 from swivel.training.schedule import group_starts
 
 # Shares of the free device memory. The order of blocks is chosen for the smaller one, so that it certainly fits later.
@@ -32,10 +32,10 @@ MAX_SHORT_SLOTS = 1 << 16  # of a block; their numbers take 2 bytes
 PIECE_BYTES = 200  # cell that is being read: its old and its new position, masks, keys
 SORT_BYTES = 80  # entry that is being sorted: key, count, their order, and the copies that sorting makes
 SHARD_BYTES = 32  # shard while cells are read: its shape, its first cell on disk, its number of cells
-START_BYTES = 8  # first entry of a slot
+SLOT_BYTES = 16  # first entry of a slot, and losses of its tile
 MIN_PIECE_CELLS = 1 << 6  # minimum of cells that are read at a time
 BUFFERS = 2  # buffers of streamed cells: one is filled while the kernels read the other
-SLACK = 1.02  # factor for losses and the rounding of the allocator
+SLACK = 1.02  # factor for the rounding of the allocator
 SKEW = 1.5  # entries of the largest block / mean; blocks are interleaved, so their sizes are similar
 # A rough model of time, in units of one step.
 COPY_STEPS = 4  # copying a block (20 MB) to the device and back
@@ -84,31 +84,25 @@ class DeviceMemoryEstimate:
 
     def __init__(self, settings: BackendSettings, starts: Starts, dim: int) -> None:
         self.settings = settings
-        self.layout = SlotLayout(starts, dim, settings.zeros, slot_layout.choose_tile(settings.dtype))
+        self.layout = SlotLayout(starts, dim, slot_layout.choose_tile(settings.dtype))
         self._itemsize = 4 if settings.dtype == "float32" else 2  # bytes of an operand of the products
-
-        shapes = self.layout.shapes.values()
-        # Maximum number of columns that the sampled panels of a block copy.
-        self.copied_columns = max(
-            sum(panel.padded[1] for panel in shape.panels if panel.stride >= 0) for shape in shapes
-        )
+        # Of G of a block: the gradients with respect to the dot products.
+        self._gradient_bytes = math.prod(self.layout.padded) * self._itemsize
         # Maximum number of batches whose tables stay on the device.
         self.max_prepared = min(MAX_PREPARED, math.prod(self.layout.blocks))
 
-        # Upper bound of the entries of all observed cells: a cell between features that are not common has two.
-        self.entries = settings.cells * (2 if any(shape.is_sampled for shape in shapes) else 1)
-        # Estimate of the entries of the largest block.
+        # Estimate of the observed cells of the largest block.
         rows, columns = self.layout.blocks
         shards = rows * (rows + 1) // 2 if settings.is_halved else rows * columns
-        self.largest = math.ceil(min(self.entries, SKEW * self.entries / shards))
+        self.largest = math.ceil(min(settings.cells, SKEW * settings.cells / shards))
 
     def max_blocks(self, groups: tuple[int, int] | None) -> int:
         """Return the maximum number of blocks in one launch.
 
         It depends only on the order of the blocks (`groups`), not on the memory, so that the results do, too.
         """
-        size = max(self._gradient_of(shape) for shape in self.layout.shapes.values())
-        return int(max(1, min(MAX_SHARDS_PER_LAUNCH, MAX_GRADIENT_BYTES // size, *(groups or self.layout.blocks))))
+        fitting = MAX_GRADIENT_BYTES // self._gradient_bytes
+        return max(1, min(MAX_SHARDS_PER_LAUNCH, fitting, *(groups or self.layout.blocks)))
 
     def banks(self, groups: tuple[int, int] | None, count: tuple[int, int]) -> tuple[Banks, Banks]:
         """Return the banks of both sides: `count` of each side, but no more than there are groups."""
@@ -121,34 +115,21 @@ class DeviceMemoryEstimate:
 
         return sides[0], sides[1]
 
-    def parameters(self, slots: int, max_blocks: int) -> int:
-        """Return the bytes of the parameters in `slots` slots, and of the columns copied for `max_blocks` blocks."""
+    def parameters(self, slots: int) -> int:
+        """Return the bytes of the parameters in `slots` slots."""
         layout = self.layout
-        # Vectors and state in float32; then, for every row, the mirror, the offset and the weight.
-        masters = slots * layout.pitch * (layout.dim + 1) * 4
-        rows = slots * layout.pitch + max_blocks * self.copied_columns + layout.pitch
-        return masters + rows * (layout.padded_dim * self._itemsize + 8)
+        # For every row: vector, state and offset in float32, and the mirror of the vector.
+        return slots * layout.pitch * ((layout.dim + 2) * 4 + layout.padded_dim * self._itemsize)
 
     def work(self, max_blocks: int) -> int:
-        """Return the bytes of the temporary arrays of a launch of `max_blocks` blocks."""
-        largest = max(self._work_of(shape) for shape in self.layout.shapes.values())
+        """Return the bytes of the temporary arrays of a launch of `max_blocks` blocks; see `launch.StepLauncher`."""
+        layout = self.layout
+        back = sum(layout.padded) * layout.padded_dim * self._itemsize
+        tables = (self.max_prepared + 1) * len(FIELDS) * 8  # those that stay, and that of this launch
+        block = self._gradient_bytes + back + SLOT_BYTES * layout.slot_count + tables
+
         library = LIBRARY_BYTES if self.settings.device.startswith("cuda") else 0
-        return library + int(SLACK * max_blocks * largest) + TABLE_BYTES * self.max_prepared + (1 << 14)
-
-    def _gradient_of(self, shape: BlockShape) -> int:
-        """Return the bytes of G for the largest panel of a block."""
-        return max(math.prod(panel.padded) for panel in shape.panels) * self._itemsize
-
-    def _work_of(self, shape: BlockShape) -> int:
-        """Return the bytes of the temporary arrays of one block of a launch; see `launch.StepLauncher`."""
-        layout, panels = self.layout, shape.panels
-        back = sum(sum(panel.padded) for panel in panels) * layout.padded_dim * 4
-        losses = max(math.prod(panel.tiles) for panel in panels) * 24
-        rare = (8 * len(panels) + 12) * layout.pitch if shape.is_sampled else 0
-        strides = 32 * sum(panel.columns for panel in panels)
-        starts = START_BYTES * layout.slot_count
-        tables = (self.max_prepared + 1) * len(panels) * len(FIELDS) * 8  # those that stay, and that of this launch
-        return self._gradient_of(shape) + back + losses + rare + strides + starts + tables
+        return library + int(SLACK * max_blocks * block) + TABLE_BYTES * self.max_prepared + (1 << 14)
 
     def min_bytes(self, groups: tuple[int, int] | None, count: tuple[int, int]) -> int:
         """Return the minimum of device memory for an order of blocks and its banks, if all cells are streamed."""
@@ -158,7 +139,7 @@ class DeviceMemoryEstimate:
     def min_bytes_of(self, slots: int, max_blocks: int) -> int:
         """Return the minimum of device memory for `slots` slots and launches of `max_blocks` blocks."""
         # While training: temporary arrays and the buffers of streamed cells.
-        buffered = min(self.entries, BUFFERS * max_blocks * self.largest)
+        buffered = min(self.settings.cells, BUFFERS * max_blocks * self.largest)
         streaming = self.work(max_blocks) + buffered * entry_bytes(self.layout.slot_count)
 
         # Before training: reading the cells in small pieces and sorting those of one block.
@@ -166,7 +147,7 @@ class DeviceMemoryEstimate:
         shards = SHARD_BYTES * math.prod(self.layout.blocks)
         sorting = max(8 * piece, piece + shards + self.largest * SORT_BYTES)
 
-        return self.parameters(slots, max_blocks) + max(streaming, sorting)
+        return self.parameters(slots) + max(streaming, sorting)
 
 
 def choose_groups(settings: BackendSettings, starts: Starts, dim: int) -> tuple[int, int] | None:
