@@ -143,7 +143,7 @@ def test_words_that_occur_with_everything_say_least() -> None:
     rows[:2] *= 0.05  # w . c is about 0: as often as by chance
     vectors = Vectors(VectorTable(Vocabulary(tokens, range(1000, 900, -1)), rows))
 
-    weights = weigh_labels(vectors, 100)
+    weights = weigh_labels(vectors, slice(100))
     assert set(np.argsort(weights)[:2].tolist()) == {0, 1}
 
     clusters = find_clusters(reduce_vectors(vectors.unit_vectors), weights, count=4)
@@ -154,7 +154,7 @@ def test_words_that_occur_with_everything_say_least() -> None:
 
 def test_without_counts_the_rank_counts() -> None:
     rows = np.ones((3, 2), np.float32)
-    weights = weigh_labels(Vectors(VectorTable(Vocabulary(["a", "b", "c"]), rows)), 3)
+    weights = weigh_labels(Vectors(VectorTable(Vocabulary(["a", "b", "c"]), rows)), slice(3))
     assert (np.diff(weights) < 0).all()
 
 

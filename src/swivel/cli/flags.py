@@ -62,7 +62,7 @@ class Command(click.Command):
         # What most users never need is hidden, so that the help fits on a screen.
         rare = sum(not getattr(parameter, "is_common", True) for parameter in self.params)
         if rare:
-            text = f"Show {rare} more options, too."
+            text = f"Show {rare} more option{'s' * (rare > 1)}, too."
             flag = ["--help-all"]
             self.params.append(
                 click.Option(flag, is_flag=True, is_eager=True, expose_value=False, callback=_show_all, help=text)

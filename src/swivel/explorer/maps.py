@@ -156,7 +156,7 @@ class Map:
 
     def find_clusters(self) -> Clusters:
         """Compute the clusters, and keep them."""
-        self.clusters = find_clusters(self.components, weigh_labels(self.vectors, len(self)))
+        self.clusters = find_clusters(self.components, weigh_labels(self.vectors, slice(len(self))))
         return self.clusters
 
     def describe(self) -> dict[str, Any]:
