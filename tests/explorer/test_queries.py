@@ -335,7 +335,9 @@ def test_many_signs_are_an_error_at_once(client: TestClient) -> None:
 
 def test_examples_are_neither_function_words_nor_junk() -> None:
     rng = np.random.default_rng(4)
-    tokens = [f"{kind}{chr(97 + n // 26)}{chr(97 + n % 26)}" for n in range(200) for kind in ("and", "plain", "x20junk")]
+    tokens = [
+        f"{kind}{chr(97 + n // 26)}{chr(97 + n % 26)}" for n in range(200) for kind in ("and", "plain", "x20junk")
+    ]
     # A row is short if its word occurs with everything, and long if it occurs with little else.
     lengths = {"and": 1, "plain": 2, "x20junk": 8}
     values = rng.standard_normal((len(tokens), 8)).astype(np.float32)
@@ -385,7 +387,11 @@ def test_a_table_has_rows_and_columns_and_no_english(table: TestClient) -> None:
     assert [(view["label"], view["noun"]) for view in described["views"]] == [("rows", "row"), ("columns", "column")]
     assert (described["is_table"], described["expressions"], described["analogies"]) == (True, [], [])
     assert all(example.startswith("item") for example in described["column_examples"])
-    assert (text["is_table"], text["column_examples"], {view["noun"] for view in text["views"]}) == (False, [], {"word"})
+    assert (text["is_table"], text["column_examples"], {view["noun"] for view in text["views"]}) == (
+        False,
+        [],
+        {"word"},
+    )
 
     assert "is not among the 40 rows" in ask(table, "nearest", q="item3")["error"]
     assert "is not among the 20 columns" in ask(table, "nearest", q="king", view="c")["error"]

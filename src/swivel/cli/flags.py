@@ -214,6 +214,10 @@ def count_option(help: str = "how many", default: int = 10) -> Decorator:
     return click.option("-n", "--count", type=int, default=default, show_default=True, help=help)
 
 
+map_options = combine(
+    click.option("--clusters", type=int, help="number of clusters of the map  [default: by the vectors]"),
+    click.option("--color-by", metavar="FILE", help="color by classes: lines of a label, a tab and its class"),
+)
 overwrite_option = group_option("machine", "--overwrite", "replace finished results", is_flag=True)
 threads_option = group_option("machine", "--threads", "threads to use  [default: all cores]", type=int)
 resource_options = combine(

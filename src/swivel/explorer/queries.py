@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from swivel.config import VectorsConfig
 from swivel.counts import Matrix, open_matrix
 from swivel.errors import ConfigError, UnknownToken
-from swivel.explorer.maps import Map
+from swivel.explorer.maps import Map, as_classes, check_cluster_count
 from swivel.recommender import Recommender
 from swivel.runtime.display import escape_controls
 from swivel.vectors import Expression, Vectors, VectorTable, combine_vectors, parse_expression
@@ -100,8 +100,7 @@ class VectorSet:
     def __init__(self, name: str, vectors: Vectors, matrix: Matrix | None = None) -> None:
         if matrix is not None and matrix.rows.tokens != vectors.vocabulary.tokens:
             raise ConfigError(
-                f"{matrix.path}: its rows are not those of {name}; "
-                "pass the matrix that these vectors were trained on"
+                f"{matrix.path}: its rows are not those of {name}; pass the matrix that these vectors were trained on"
             )
         self.name = name
         self.vectors = vectors
@@ -214,12 +213,27 @@ def _sum_sides(vectors: Vectors) -> VectorTable:
     return VectorTable(vectors.vocabulary, summed)
 
 
-def open_set(path: str | Path, matrix: str | Path | None = None) -> VectorSet:
-    """Open vectors and the matrix they were trained on, by default the folder `matrix` beside them."""
+def open_set(
+    path: str | Path,
+    matrix: str | Path | None = None,
+    *,
+    clusters: int | None = None,
+    color_by: str | Path | None = None,
+) -> VectorSet:
+    """Open vectors and the matrix they were trained on, by default the folder `matrix` beside them.
+
+    The map has so many `clusters`, or is colored by the classes of the file `color_by`; see `make_map`.
+    """
+    check_cluster_count(clusters)
     vectors = open_vectors(path)
     vectors_path = find_vectors(path)
     counts = find_matrix(vectors) if matrix is None else open_matrix(matrix)
-    return VectorSet(_name_set(vectors_path), vectors, counts)
+    opened = VectorSet(_name_set(vectors_path), vectors, counts)
+    classes = as_classes(color_by, vectors)
+    for view in opened.views.values():
+        view.map.cluster_count = clusters
+        view.map.classes = classes
+    return opened
 
 
 def _name_set(path: Path) -> str:
@@ -496,9 +510,7 @@ def recommend(vector_set: VectorSet, row: str, basket: Sequence[str], count: int
         "row": None if basket else row,
         "basket": list(basket),
         "excludes_seen": exclude_seen,
-        "answers": [
-            {"token": each[0], "score": _round(each[1]), "because_of": list(each.because_of)} for each in best
-        ],
+        "answers": [{"token": each[0], "score": _round(each[1]), "because_of": list(each.because_of)} for each in best],
     }
 
 

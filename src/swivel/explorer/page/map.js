@@ -122,7 +122,7 @@ export class MapPanel {
 
   #drawTools(state, layout) {
     const { umap, seconds, problem, points, total } = this.state ?? { umap: "computing", seconds: 0, points: 0, total: 0 };
-    const key = [layout, state.color, umap].join();
+    const key = [layout, state.color, umap, this.#kind()].join();
     const part = points < total ? `The ${whole(points)} most common of ${whole(total)} ${viewOf(this.set).noun}s. ` : "";
     const waiting = umap === "computing" ? `Computing UMAP…${seconds ? ` ${whole(Math.round(seconds))} s` : ""}` : problem;
     this.status.textContent = part + waiting;
@@ -132,7 +132,7 @@ export class MapPanel {
     const name = `${this.set.number}`;
     this.tools.replaceChildren(
       segments("Layout", `layout-${name}`, [{ key: "pca", label: "PCA" }, { key: "umap", label: "UMAP", disabled: umap !== "ready" }], layout, (chosen) => go({ layout: chosen })),
-      segments("Color", `color-${name}`, [{ key: "cluster", label: "Cluster" }, { key: "frequency", label: "Frequency" }], state.color, (chosen) => go({ color: chosen })),
+      segments("Color", `color-${name}`, [{ key: "cluster", label: this.#kind() }, { key: "frequency", label: "Frequency" }], state.color, (chosen) => go({ color: chosen })),
       h("span", { class: "zoom" }, this.#button("−", "Farther", 1 / 1.6, "step"), this.#button("+", "Nearer", 1.6, "step"), this.#button("⤢", "Everything", 0)),
     );
   }
@@ -154,14 +154,18 @@ export class MapPanel {
     this.legend.hidden = !this.clusters;
   }
 
+  /** What the colors of points mean: clusters, or the user's own classes. */
+  #kind = () => (this.state?.has_classes ? "Class" : "Cluster");
+
   #drawLegend() {
-    const rows = this.state.clusters.map(({ size, typical }, number) => {
+    const rows = this.state.clusters.map(({ name, size, typical }, number) => {
       const swatch = h("span", { class: "swatch", "aria-hidden": "true" });
       swatch.style.background = PALETTE[number % PALETTE.length];
-      return h("tr", {}, h("th", { scope: "row" }, swatch, `${number + 1}`), h("td", { class: "number" }, whole(size)), h("td", {}, typical.slice(0, 4).map((token, place) => [place ? ", " : "", this.#word(token)])));
+      return h("tr", {}, h("th", { scope: "row" }, swatch, name), h("td", { class: "number" }, whole(size)), h("td", {}, typical.slice(0, 4).map((token, place) => [place ? ", " : "", this.#word(token)])));
     });
-    const heads = h("tr", {}, ["cluster", `${viewOf(this.set).noun}s`, "typical"].map((name) => h("th", { scope: "col" }, name)));
-    this.legend.replaceChildren(h("summary", {}, "Clusters"), h("table", {}, h("caption", { class: "hidden" }, "Clusters of the map"), h("thead", {}, heads), h("tbody", {}, rows)));
+    const heads = h("tr", {}, [this.#kind().toLowerCase(), `${viewOf(this.set).noun}s`, "typical"].map((name) => h("th", { scope: "col" }, name)));
+    const title = this.#kind() === "Class" ? "Classes" : "Clusters";
+    this.legend.replaceChildren(h("summary", {}, title), h("table", {}, h("caption", { class: "hidden" }, `${title} of the map`), h("thead", {}, heads), h("tbody", {}, rows)));
   }
 
   #word(token) {
