@@ -66,6 +66,7 @@ def two() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def banded() -> Iterator[str]:
     vectors = make_vectors()
+    assert vectors.columns is not None
     labels = [f"right 2-10:{token}" for token in vectors.vocabulary]
     columns = VectorTable(Vocabulary(labels), vectors.columns)
     yield from serve(with_maps([VectorSet("banded", Vectors(vectors.row_table, columns, columns_per_row=1))]))

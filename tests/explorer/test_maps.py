@@ -95,9 +95,8 @@ def test_classes_are_shown_in_place_of_clusters() -> None:
 
 def test_classes_are_read_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "classes.tsv").write_text("rock - roll\tmusic\nking\tperson\n\nno such word\tperson\n")
-    page = make_map(
-        make_vectors(columns=False), layout="pca", color_by=tmp_path / "classes.tsv", progress=False
-    ).to_html()
+    vectors = make_vectors(columns=False)
+    page = make_map(vectors, layout="pca", color_by=tmp_path / "classes.tsv", progress=False).to_html()
     data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])  # type: ignore[index]
     assert (data["names"], data["kind"]) == ([["music"], ["person"], ["no class"]], "Classes")
 

@@ -29,8 +29,9 @@ from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.errors import ConfigError
 from swivel.explorer import app, queries
 from swivel.explorer.app import MEDIA_TYPES, make_app
-from swivel.explorer.queries import Speller, VectorSet, open_set
+from swivel.explorer.queries import VectorSet, open_set
 from swivel.explorer.server import allows_host, is_loopback
+from swivel.explorer.speller import Speller
 from swivel.vectors import Vectors, VectorTable
 
 

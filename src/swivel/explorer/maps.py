@@ -130,8 +130,8 @@ def _describe_clusters(
 
 def read_classes(path: str | Path) -> dict[str, str]:
     """Return the class of each label of a file with lines such as `paris<TAB>city`."""
-    pairs = [line.take(2, "a label, a tab and its class") for line in read_lines(Path(path))]
-    classes = {label: name for label, name in pairs}
+    pairs = (line.take(2, "a label, a tab and its class") for line in read_lines(Path(path)))
+    classes = dict(pairs)
     if len(set(classes.values())) > MAX_CLUSTERS:
         raise ConfigError(
             f"{path}: has {len(set(classes.values())):,} classes, more than {MAX_CLUSTERS:,}", argument="color_by"

@@ -121,11 +121,13 @@ def summarize_run(vectors: Vectors, matrix: Matrix, folder: Path | None = None) 
 
 def choose_map(vectors: Vectors) -> tuple[list[str], NDArray[np.float32]]:
     """Return the most informative of the common words, and their principal components."""
-    common = min(len(vectors), MAP_CANDIDATES)
-    weights = weigh_labels(vectors, slice(common))
+    common = range(min(SKIPPED, len(vectors) // 20), min(len(vectors), MAP_CANDIDATES))
+    plain = [number for number in common if is_plain_word(vectors.vocabulary[number])]
+    pool = np.array(plain if len(plain) >= MAP_WORDS else common, np.int64)
+    weights = weigh_labels(vectors, pool.tolist())
     # In the order of frequency, because labels are placed in the order of the points.
-    ids = np.sort(np.argsort(-weights, kind="stable")[:MAP_WORDS])
-    ids = ids[weights[ids] > 0]
+    best = np.sort(np.argsort(-weights, kind="stable")[:MAP_WORDS])
+    ids = pool[best[weights[best] > 0]]
     components = reduce_vectors(scale_to_unit(vectors.vectors[ids])) if len(ids) else np.empty((0, 2), np.float32)
     return [vectors.vocabulary[number] for number in ids.tolist()], components
 
@@ -136,7 +138,7 @@ def choose_words(vectors: Vectors) -> list[tuple[str, int]]:
     >>> words = Vocabulary([f"word{n}" for n in range(1000)])
     >>> vectors = Vectors(VectorTable(words, np.ones((1000, 2), np.float32)))
     >>> [number for band, number in choose_words(vectors) if band == "middling"]
-    [401, 441, 481, 521, 561]
+    [402, 442, 482, 522, 562]
     """
     size = len(vectors)
     start = min(SKIPPED, size // 20)
@@ -292,7 +294,7 @@ def _write_neighbors(run: RunSummary) -> Iterator[str]:
             cosines = " to ".join(f"{near.similarity:.2f}" for near in ends)
             rows.append((band if index == 0 else "", asked.word, seen, nearest, cosines))
 
-    yield write_table(("", run.noun, "seen", "nearest", "cosines"), rows, is_text=True)
+    yield write_table(("", run.noun, "seen" if run.noun == "word" else "sum", "nearest", "cosines"), rows, is_text=True)
 
 
 def _write_evaluation(run: RunSummary) -> Iterator[str]:
