@@ -14,17 +14,17 @@ export async function drawRecommend(place, sets, signal) {
     place.replaceChildren(form, examples(sets[0]));
     return sets.map(() => []);
   }
-  const found = await Promise.all(sets.map((set) => ask(set, state, basket, signal).catch(keepRefusal)));
-  const lists = found.map((answer, number) => list(answer, sets[number], sets.length > 1));
-  place.replaceChildren(form, h("div", { class: "columns" }, lists));
-  const first = found.find((answer) => !answer.refused);
+  const found = await Promise.all(sets.map((set) => (set.is_table ? ask(set, state, basket, signal).catch(keepRefusal) : null)));
+  place.replaceChildren(form, ...found.map((answer, number) => answer && list(answer, sets[number], sets.length > 1)).filter(Boolean));
+  const first = found.find((answer) => answer && !answer.refused);
   announce(first ? `${first.answers.length} recommendations` : "no answer");
   return found.map((answer, number) => marks(answer, viewOf(sets[number]).noun));
 }
 
 /** What the map has of an answer: the row, or the columns. */
-function marks({ refused, row, basket, answers }, noun) {
-  if (refused) return [];
+function marks(answer, noun) {
+  if (!answer || answer.refused) return [];
+  const { row, basket, answers } = answer;
   return noun === "column" ? [...basket, ...answers.map(({ token }) => token)] : [row].filter((token) => token !== null);
 }
 
@@ -86,7 +86,7 @@ function answersTable({ answers }) {
   const body = answers.map((row) =>
     h(
       "tr",
-      {},
+      { class: "recommended" },
       h("th", { scope: "row" }, columnLink(row.token)),
       h("td", { class: "because" }, row.because_of.length ? join(row.because_of) : "–"),
       h("td", { class: "number" }, row.score.toFixed(2).replace("-", "−")),
