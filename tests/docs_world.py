@@ -49,6 +49,7 @@ def write_world(home: Path) -> None:
     write_sets(home / "sets")
 
     (home / "reviews.tsv").write_text("good\tthe king\nbad\ta flea\n" * 6, encoding="utf-8")
+    (home / "classes.tsv").write_text("king\tperson\ntuxedo\tgarment\n", encoding="utf-8")
     (home / "own.tsv").write_text("king\tqueen\t9\ntie\tshirt\t8\nking\tflea\t1\n", encoding="utf-8")
     shutil.copytree(home / "sets", home / "more", ignore=shutil.ignore_patterns("g*"))
 

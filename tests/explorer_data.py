@@ -6,11 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
+import swivel
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.explorer.queries import VectorSet
 from swivel.vectors import Vectors, VectorTable
 from swivel.vectors.search import Floats
+from swivel.vectors.subwords import fit_subwords
 
 HTML = "<img src=x onerror=alert(1)>"
 PLANTED = {"man": (0, 1, 0), "king": (1, 1, 0), "woman": (0, 0, 1), "queen": (1, 0, 1)}
@@ -53,6 +55,35 @@ def build_matrix(path: Path) -> Matrix:
         return builder.finish()
 
 
+def make_table_set() -> VectorSet:
+    """Return a table of 40 rows, four of which are English words by accident, and 20 columns of two groups.
+
+    Even rows have the even columns except one, odd rows the odd ones except one: row n lacks column n % 20.
+    """
+    rows = [*PLANTED, *(f"row{number}" for number in range(4, 40))]
+    cells = [
+        (row, f"item{column}", 1)
+        for number, row in enumerate(rows)
+        for column in range(number % 2, 20, 2)
+        if column != number % 20
+    ]
+    table = swivel.import_counts(cells)
+    return with_maps([VectorSet("likes", swivel.train(table, dim=4), table)])[0]
+
+
+def make_guessing_set() -> VectorSet:
+    """Return words that begin with one of four syllables, which their vectors say, with the vectors of n-grams."""
+    rng = np.random.default_rng(3)
+    starts = ("bala", "dote", "firu", "gomi")
+    labels = [f"{starts[n % 4]}{''.join(rng.choice(list('abcdefghij'), 5))}" for n in range(1_200)]
+    words = list(dict.fromkeys(labels))
+    vocabulary = Vocabulary(words, [100] * len(words))
+    values = np.stack([np.eye(4, dtype=np.float32)[starts.index(label[:4])] for label in words])
+    values += 0.05 * rng.standard_normal(values.shape).astype(np.float32)
+    subwords = fit_subwords(values, words, vocabulary.counts)
+    return with_maps([VectorSet("guessing", Vectors(VectorTable(vocabulary, values), subwords=subwords))])[0]
+
+
 def spread(components: Floats) -> Floats:
     """Return points on a circle, in place of UMAP, which takes a process."""
     angles = np.arange(len(components)) * 2.4
@@ -63,6 +94,11 @@ def make_sets(matrix: Matrix | None = None, *, two: bool = False) -> list[Vector
     sets = [VectorSet("first", make_vectors(), matrix)]
     if two:
         sets.append(VectorSet("second", make_vectors(columns=False, seed=5, counted=False)))
+    return with_maps(sets)
+
+
+def with_maps(sets: list[VectorSet]) -> list[VectorSet]:
+    """Return the sets with maps that are computed at once."""
     for each in sets:
         for view in each.views.values():
             view.map.compute = spread

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from swivel._version import __version__
 from swivel.cli import cli
+from swivel.cli.flags import Command
 from swivel.cli.main import COMMANDS
 from swivel.config import STAGES, CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
 from swivel.runtime.options import ClusterConfig
@@ -77,6 +78,13 @@ def test_help_shows_the_options_that_people_use_and_help_all_the_rest(verb: str,
     assert len(short) <= most
     assert {"--output", "--recipe", "--threads", "--help-all", "--device"} <= short
     assert f"Show {len(full - short)} more options" in show(verb, "--help").stdout
+
+
+def test_one_more_option_is_singular() -> None:
+    hidden = click.Option(["--rare"], help="rare")
+    hidden.is_common = False  # type: ignore[attr-defined]
+    page = CliRunner().invoke(Command("verb", params=[hidden], callback=print), ["--help"]).output
+    assert "Show 1 more option, too." in page
 
 
 def test_every_option_has_a_text() -> None:

@@ -17,7 +17,7 @@ import scipy.optimize
 import scipy.sparse
 from numpy.typing import NDArray
 
-from explorer_data import GROUPS, HTML, WORDS, make_vectors, spread
+from explorer_data import GROUPS, HTML, WORDS, make_table_set, make_vectors, spread
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, MissingExtra, SwivelError
 from swivel.explorer import maps
@@ -69,6 +69,56 @@ def test_clusters_find_the_planted_groups() -> None:
     assert pure / len(groups) > 0.9
     for number, typical in enumerate(clusters.typical):
         assert (clusters.numbers[list(typical)] == number).all()
+
+
+def test_the_number_of_clusters_follows_the_vectors() -> None:
+    rng = np.random.default_rng(5)
+    for groups in (2, 3, 5, 9):
+        centers = rng.standard_normal((groups, 20))
+        values = centers[np.arange(600) % groups] + 0.2 * rng.standard_normal((600, 20))
+        clusters = find_clusters(reduce_vectors(values.astype(np.float32)))
+        assert len(clusters.typical) == groups
+    noise = rng.standard_normal((600, 20)).astype(np.float32)
+    assert len(find_clusters(noise).typical) == 12  # a color for each
+
+
+def test_classes_are_shown_in_place_of_clusters() -> None:
+    vectors = make_vectors(columns=False)
+    classes = {f"word{number}": f"group {number % GROUPS}" for number in range(100, WORDS)}
+    shown = make_map(vectors, layout="pca", color_by=classes, progress=False).clusters
+    assert (len(shown.names), shown.names[-1]) == (GROUPS + 1, "no class")
+    for label, number in zip(vectors.vocabulary, shown.numbers.tolist(), strict=True):
+        assert shown.names[number] == classes.get(label, "no class")
+    for number, typical in enumerate(shown.typical):
+        assert (shown.numbers[list(typical)] == number).all()
+
+
+def test_classes_are_read_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "classes.tsv").write_text("rock - roll\tmusic\nking\tperson\n\nno such word\tperson\n")
+    vectors = make_vectors(columns=False)
+    page = make_map(vectors, layout="pca", color_by=tmp_path / "classes.tsv", progress=False).to_html()
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])  # type: ignore[index]
+    assert (data["names"], data["kind"]) == ([["music"], ["person"], ["no class"]], "Classes")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("king person of rank\n", "line 1: expected a label, a tab and its class, got 'king person of rank'"),
+        ("nobody\tperson\n", "none of its labels is one of these vectors"),
+        ("".join(f"word{n}\tclass{n}\n" for n in range(1_001)), "has 1,001 classes, more than 1,000"),
+    ],
+)
+def test_a_file_of_classes_that_do_not_fit_is_an_error(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "classes.tsv").write_text(text)
+    with pytest.raises(SwivelError, match=message):
+        make_map(make_vectors(columns=False), color_by=tmp_path / "classes.tsv")
+
+
+def test_a_map_of_a_table_shows_rows() -> None:
+    shown = make_map(make_table_set().vectors, layout="pca", progress=False)
+    assert (shown.title, repr(shown)) == ("Map of rows", "<WordMap of 40 rows>")
+    assert '"noun":"row"' in shown.to_html()
 
 
 def test_a_few_equal_vectors_have_clusters() -> None:
@@ -143,7 +193,7 @@ def test_words_that_occur_with_everything_say_least() -> None:
     rows[:2] *= 0.05  # w . c is about 0: as often as by chance
     vectors = Vectors(VectorTable(Vocabulary(tokens, range(1000, 900, -1)), rows))
 
-    weights = weigh_labels(vectors, 100)
+    weights = weigh_labels(vectors, slice(100))
     assert set(np.argsort(weights)[:2].tolist()) == {0, 1}
 
     clusters = find_clusters(reduce_vectors(vectors.unit_vectors), weights, count=4)
@@ -154,7 +204,7 @@ def test_words_that_occur_with_everything_say_least() -> None:
 
 def test_without_counts_the_rank_counts() -> None:
     rows = np.ones((3, 2), np.float32)
-    weights = weigh_labels(Vectors(VectorTable(Vocabulary(["a", "b", "c"]), rows)), 3)
+    weights = weigh_labels(Vectors(VectorTable(Vocabulary(["a", "b", "c"]), rows)), slice(3))
     assert (np.diff(weights) < 0).all()
 
 
@@ -211,6 +261,7 @@ def test_the_page_of_a_map_is_self_contained_and_escaped(word_map: WordMap) -> N
     ("settings", "wrong"),
     [
         ({"words": 0}, "words must be an integer from 1 to 100,000, got 0"),
+        ({"clusters": 0}, "clusters must be an integer from 1 to 1,000, got 0"),
         ({"words": 3.5}, "words must be an integer from 1 to 100,000, got 3.5"),
         ({"layout": "tsne"}, "layout must be one of"),
     ],

@@ -12,14 +12,26 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from explorer_data import DIM, GROUPS, HTML, WORDS, build_matrix, make_sets, make_vectors
+from explorer_data import (
+    DIM,
+    GROUPS,
+    HTML,
+    PLANTED,
+    WORDS,
+    build_matrix,
+    make_guessing_set,
+    make_sets,
+    make_table_set,
+    make_vectors,
+)
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.errors import ConfigError
 from swivel.explorer import app, queries
 from swivel.explorer.app import MEDIA_TYPES, make_app
-from swivel.explorer.queries import Speller, VectorSet, open_set
+from swivel.explorer.queries import VectorSet, open_set
 from swivel.explorer.server import allows_host, is_loopback
+from swivel.explorer.speller import Speller
 from swivel.vectors import Vectors, VectorTable
 
 
@@ -286,7 +298,9 @@ def test_columns_that_are_not_words_are_marked() -> None:
     )
     result = queries.find_columns(VectorSet("other", other), ("king",), len(parts))["columns"]
 
-    assert {column["token"] for column in result if column["is_word"]} == {"king"}
+    assert [column["word"] for column in result if column["token"] == "king"] == ["king"]
+    places = {(column["token"], column["word"], column["place"]) for column in result}
+    assert ("right 2-10:man", "man", "2 to 10 words after") in places
     assert VectorSet("other", other).view("c").facts(3)["of"] == len(parts)
 
 
@@ -296,8 +310,121 @@ def test_a_matrix_of_other_words_is_rejected(tmp_path: Path) -> None:
     with MatrixBuilder(tmp_path / "matrix", spec, memory_bytes=1 << 20) as builder:
         builder.add(np.arange(9), np.arange(9), np.ones(9, np.int64))
         builder.finish()
-    with pytest.raises(ConfigError, match="its rows are not the words of"):
+    with pytest.raises(ConfigError, match="its rows are not those of"):
         open_set(tmp_path / "vectors", tmp_path / "matrix")
+
+
+@pytest.mark.parametrize(
+    ("text", "plus", "minus"),
+    [
+        ("king-man+woman", ["king", "woman"], ["man"]),
+        ("king -man + woman", ["king", "woman"], ["man"]),
+        ("-man+king", ["king"], ["man"]),
+        ("rock - roll-king", ["rock - roll"], ["king"]),
+    ],
+)
+def test_signs_need_no_spaces(client: TestClient, text: str, plus: list[str], minus: list[str]) -> None:
+    terms = ask(client, "nearest", q=text)["terms"]
+    assert [term["token"] for term in terms if term["sign"] > 0] == plus
+    assert [term["token"] for term in terms if term["sign"] < 0] == minus
+
+
+def test_many_signs_are_an_error_at_once(client: TestClient) -> None:
+    answer = ask(client, "nearest", q="-" * 999)
+    assert "is not among the 300 words" in answer["error"]
+
+
+def test_examples_are_neither_function_words_nor_junk() -> None:
+    rng = np.random.default_rng(4)
+    tokens = [
+        f"{kind}{chr(97 + n // 26)}{chr(97 + n % 26)}" for n in range(200) for kind in ("and", "plain", "x20junk")
+    ]
+    # A row is short if its word occurs with everything, and long if it occurs with little else.
+    lengths = {"and": 1, "plain": 2, "x20junk": 8}
+    values = rng.standard_normal((len(tokens), 8)).astype(np.float32)
+    values *= np.array([[lengths[token[:-2]]] for token in tokens]) / np.linalg.norm(values, axis=1, keepdims=True)
+    examples = VectorSet("x", Vectors(VectorTable(Vocabulary(tokens), values))).describe()["examples"]
+    assert len(examples) == 7
+    assert {example[:-2] for example in examples} == {"plain"}
+
+
+def test_pairs_to_compare_are_examples_with_their_nearest_neighbors(client: TestClient, sets: list[VectorSet]) -> None:
+    described = ask(client, "sets")["sets"][0]
+    vectors = sets[0].view("").vectors
+    assert described["pairs"] == [[word, vectors.nearest(word, 1)[0].token] for word in described["examples"][:4]]
+
+
+# Guesses
+
+
+@pytest.fixture(scope="module")
+def guessing() -> TestClient:
+    return open_client([make_guessing_set()])
+
+
+def test_an_unknown_word_can_be_guessed_from_its_spelling(guessing: TestClient) -> None:
+    assert ask(guessing, "nearest", q="balazzzz")["can_guess"]
+    result = ask(guessing, "nearest", q="balazzzz", guess=1, count=10)
+    assert result["terms"][0]["token"] == "balazzzz"
+    assert {row["token"][:4] for row in result["answers"]} == {"bala"}
+    known = result["answers"][0]["token"]
+    assert ask(guessing, "nearest", q=known, guess=1) == ask(guessing, "nearest", q=known)
+
+
+def test_without_ngrams_nothing_is_guessed(client: TestClient) -> None:
+    assert not ask(client, "nearest", q="giutar", guess=1)["can_guess"]
+
+
+# Tables
+
+
+@pytest.fixture(scope="module")
+def table() -> TestClient:
+    return open_client([make_table_set(), *make_sets()])
+
+
+def test_a_table_has_rows_and_columns_and_no_english(table: TestClient) -> None:
+    described, text = ask(table, "sets")["sets"]
+    assert [(view["label"], view["noun"]) for view in described["views"]] == [("rows", "row"), ("columns", "column")]
+    assert (described["is_table"], described["expressions"], described["analogies"]) == (True, [], [])
+    assert all(example.startswith("item") for example in described["column_examples"])
+    assert (text["is_table"], text["column_examples"], {view["noun"] for view in text["views"]}) == (
+        False,
+        [],
+        {"word"},
+    )
+
+    assert "is not among the 40 rows" in ask(table, "nearest", q="item3")["error"]
+    assert "is not among the 20 columns" in ask(table, "nearest", q="king", view="c")["error"]
+    even = {row["token"] for row in ask(table, "nearest", q="item2", view="c", count=9)["answers"]}
+    assert even == {f"item{number}" for number in range(0, 20, 2)} - {"item2"}
+
+
+def test_a_row_is_recommended_the_column_that_it_lacks(table: TestClient) -> None:
+    for number, row in enumerate([*PLANTED, "row4", "row5"]):
+        best = ask(table, "recommend", row=row, count=1)["answers"][0]
+        assert best["token"] == f"item{number}"
+        assert {int(column.removeprefix("item")) % 2 for column in best["because_of"]} == {number % 2}
+
+
+def test_a_basket_of_columns_is_recommended_others(table: TestClient) -> None:
+    result = ask(table, "recommend", column=["item1", "item3"], count=8)
+    assert {row["token"] for row in result["answers"]} == {f"item{number}" for number in range(5, 20, 2)}
+    assert {column for row in result["answers"] for column in row["because_of"]} == {"item1", "item3"}
+    unknown = ask(table, "recommend", column=["itm1"])
+    assert (unknown["word"], "item1" in unknown["close"]) == ("itm1", True)
+    assert ask(table, "recommend", row="row44")["word"] == "row44"
+
+
+def test_without_the_matrix_the_columns_of_a_row_are_not_left_out() -> None:
+    alone = VectorSet("alone", make_table_set().vectors)
+    result = ask(open_client([alone]), "recommend", row="row4", count=20)
+    assert (result["excludes_seen"], len(result["answers"])) == (False, 20)
+
+
+def test_texts_have_no_recommendations(table: TestClient) -> None:
+    response = table.get("/api/recommend", params={"row": "king", "set": 1})
+    assert (response.status_code, "is no table" in response.json()["error"]) == (400, True)
 
 
 def test_spellings_are_found_in_any_script_and_length() -> None:

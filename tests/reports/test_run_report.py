@@ -29,6 +29,7 @@ from swivel.runtime.child_process import ChildProcess
 from swivel.runtime.progress import Stopwatch, track
 from swivel.storage.manifest import read_manifest
 from swivel.training.objective import loss_and_gradient, observed_losses
+from swivel.vectors import Vectors, VectorTable
 from swivel.vectors.projection import compute_umap, fit_to_frame
 
 LINES = ["the man drinks tea", "the woman drinks milk", "a <b>bold</b> cat & a dog", "tea with milk and sugar"] * 6
@@ -85,9 +86,13 @@ def test_losses_of_observed_cells_are_those_of_the_objective() -> None:
     assert found.sum() == pytest.approx(expected.observed)
 
 
+def make_words(tokens: list[str]) -> Vectors:
+    return Vectors(VectorTable(Vocabulary(tokens), np.ones((len(tokens), 2), np.float32)))
+
+
 @pytest.mark.parametrize("size", [1, 2, 7, 40, 1000, 30_000])
 def test_words_of_each_band_are_distinct_and_ordered(size: int) -> None:
-    chosen = choose_words(Vocabulary([f"word{n}" for n in range(size)]))
+    chosen = choose_words(make_words([f"word{n}" for n in range(size)]))
     numbers = [number for _, number in chosen]
     assert numbers == sorted(set(numbers))
     assert chosen
@@ -100,8 +105,17 @@ def test_words_of_letters_are_preferred() -> None:
     tokens = [f"x{n}" for n in range(100)]
     for number in (92, 93, 95, 97, 98):
         tokens[number] = "rare" + chr(97 + number - 90)
-    rare = [number for band, number in choose_words(Vocabulary(tokens)) if band == "rare"]
+    rare = [number for band, number in choose_words(make_words(tokens)) if band == "rare"]
     assert rare == [92, 93, 95, 97, 98]
+
+
+def test_words_that_occur_with_everything_are_not_asked() -> None:
+    tokens = [f"{kind}{chr(97 + n // 26)}{chr(97 + n % 26)}" for n in range(200) for kind in ("and", "plain")]
+    rows = np.ones((400, 4), np.float32)
+    rows[::2] *= 0.1  # w . c is about 0: as often as by chance
+    chosen = choose_words(Vectors(VectorTable(Vocabulary(tokens), rows)))
+    assert len(chosen) == 15
+    assert all(tokens[number].startswith("plain") for _, number in chosen)
 
 
 def test_rare_words_have_neighbors_among_many(monkeypatch: pytest.MonkeyPatch, trained: Path) -> None:
@@ -276,6 +290,23 @@ def test_the_report_of_a_table_has_its_counts_and_not_their_logarithms(tmp_path:
         (tmp_path / "vectors" / "report.html").unlink()
 
 
+def test_the_report_of_a_table_speaks_of_rows(tmp_path: Path) -> None:
+    table = swivel.import_counts([(f"user{n}", f"item{(n + k) % 7}", 1) for n in range(40) for k in range(3)])
+    swivel.train(table, tmp_path / "vectors", dim=2, epochs=2)
+    run = write_report(tmp_path / "vectors", table, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    shown = re.sub(r"<style>.*?</style>", "", page.partition("<h2>Settings</h2>")[0], flags=re.DOTALL)
+    assert not re.search(r"\bwords?\b|English|Evaluation", shown)
+    assert "common, middling and rare rows" in section(page, "Neighbors")
+    assert run.analogies is None
+
+
+def test_a_training_of_one_epoch_has_its_losses_as_a_table(planted: Matrix, tmp_path: Path) -> None:
+    swivel.train(planted, tmp_path / "v", dim=4, epochs=1, options=swivel.RunOptions(report=True))
+    page = (tmp_path / "v" / "report.html").read_text(encoding="utf-8")
+    assert (page.count("<svg"), "<table" in section(page, "Losses")) == (1, True)
+
+
 def test_an_error_in_the_report_does_not_make_the_run_fail(
     planted: Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,6 +344,17 @@ def test_plot_draws_the_losses(kind: str, trained: Path, tmp_path: Path) -> None
 def test_a_figure_without_losses_is_an_error() -> None:
     with pytest.raises(ConfigError, match="losses"):
         plot_epochs(())
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 40])
+def test_axes_have_whole_epochs_and_more_than_one_tick(count: int) -> None:
+    figure = plot_epochs([{"mean": 0.5, "observed": 2.0, "unobserved": 0.25}] * count)
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            low, high = axis.get_view_interval()
+            assert len([tick for tick in axis.get_ticklocs() if low <= tick <= high]) >= 2
+        assert all(tick == int(tick) for tick in axes.xaxis.get_ticklocs())
 
 
 def test_curves_show_the_given_numbers() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from swivel.errors import ConfigError
 from swivel.runtime import resources
-from swivel.runtime.resources import count_cores, format_bytes, free_memory, parse_bytes
+from swivel.runtime.resources import ResourceEstimate, count_cores, format_bytes, free_memory, parse_bytes
 
 GIB = 2**30
 
@@ -87,3 +87,7 @@ def test_malformed_sizes_are_refused(text: str) -> None:
 
 def test_sizes_are_formatted_with_binary_units() -> None:
     assert [format_bytes(size) for size in (0, 1023, 1024, 3 * 2**40)] == ["0 B", "1023 B", "1.0 KiB", "3.0 TiB"]
+
+
+def test_small_estimates_are_no_number_of_bytes() -> None:
+    assert str(ResourceEstimate("a job", 170, 3 * 2**20)) == "about 3.0 MiB of memory and less than 1 MiB of disk"

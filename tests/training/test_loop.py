@@ -330,7 +330,7 @@ def test_messages_describe_the_run(planted: Matrix, tmp_path: Path) -> None:
     messages = MessageRecorder()
     train_matrix(planted, replace(CONFIG, epochs=1), folder=tmp_path, threads=2, progress=messages)
     assert messages.lines == [
-        "about 128.0 MiB of memory and 43.2 KiB of disk for training",
+        "about 128.0 MiB of memory and less than 1 MiB of disk for training",
         "re-blocking the matrix from 1 x 1 to 3 x 3 blocks",
         "training 62 x 62, 1 epoch over 3 x 3 blocks: cpu, 2 threads, float32 products, float32 parameters",
     ]

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from swivel import evaluation
-from swivel.cli.flags import Command, config_options, overwrite_option, refuse_idle_options
+from swivel.cli.flags import Command, config_options, map_options, overwrite_option, refuse_idle_options
 from swivel.cli.main import cli, open_vectors, output_option
 from swivel.cli.tables import matrix_option, table_options
 from swivel.cli.terminal import draw_table, print_result, show, shown
@@ -133,14 +133,32 @@ def plot() -> None:
 @click.option(
     "--layout", type=click.Choice(LAYOUTS), default="umap", show_default=True, help="UMAP, or principal components"
 )
+@map_options
 @overwrite_option
-def map_command(vectors: str, output: str, words: int, layout: str, options: RunOptions) -> None:
+def map_command(
+    vectors: str,
+    output: str,
+    words: int,
+    layout: str,
+    clusters: int | None,
+    color_by: str | None,
+    options: RunOptions,
+) -> None:
     """Draw a map of VECTORS, a folder or a file of another tool, in which similar words are near each other."""
     plots.check_format(Path(output), MAP_FORMATS, "maps")
     check_output_file(Path(output), [find_vectors(vectors)], overwrite=options.overwrite)
     check_libraries("drawing a map")
     title = f"Map of {name_run(vectors)}"
-    make_map(open_vectors(vectors), words=words, layout=layout, title=title, progress=options.progress).save(output)
+    made = make_map(
+        open_vectors(vectors),
+        words=words,
+        layout=layout,
+        title=title,
+        clusters=clusters,
+        color_by=color_by,
+        progress=options.progress,
+    )
+    made.save(output)
     show({"figure": output}, lambda: print_result(output))
 
 

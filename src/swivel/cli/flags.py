@@ -62,7 +62,7 @@ class Command(click.Command):
         # What most users never need is hidden, so that the help fits on a screen.
         rare = sum(not getattr(parameter, "is_common", True) for parameter in self.params)
         if rare:
-            text = f"Show {rare} more options, too."
+            text = f"Show {rare} more option{'s' * (rare > 1)}, too."
             flag = ["--help-all"]
             self.params.append(
                 click.Option(flag, is_flag=True, is_eager=True, expose_value=False, callback=_show_all, help=text)
@@ -214,6 +214,10 @@ def count_option(help: str = "how many", default: int = 10) -> Decorator:
     return click.option("-n", "--count", type=int, default=default, show_default=True, help=help)
 
 
+map_options = combine(
+    click.option("--clusters", type=int, help="number of clusters of the map  [default: by the vectors]"),
+    click.option("--color-by", metavar="FILE", help="color by classes: lines of a label, a tab and its class"),
+)
 overwrite_option = group_option("machine", "--overwrite", "replace finished results", is_flag=True)
 threads_option = group_option("machine", "--threads", "threads to use  [default: all cores]", type=int)
 resource_options = combine(

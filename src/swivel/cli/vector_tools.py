@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from swivel.cli.flags import Command, config_options, count_option, overwrite_option, threads_option
+from swivel.cli.flags import Command, config_options, count_option, map_options, overwrite_option, threads_option
 from swivel.cli.main import cli, open_vectors, output_option
 from swivel.cli.terminal import align_table, print_result, show
 from swivel.errors import ConfigError
@@ -135,8 +135,17 @@ def encode(
 @click.option("--host", default="127.0.0.1", show_default=True, help="address to listen on")
 @click.option("--no-browser", is_flag=True, help="only print the address, open nothing")
 @click.option("--matrix", metavar="DIR", help="counts that VECTORS were trained on  [default: those of the same run]")
+@map_options
 def explore(
-    vectors: str, other: str | None, port: int, host: str, no_browser: bool, matrix: str | None, options: RunOptions
+    vectors: str,
+    other: str | None,
+    port: int,
+    host: str,
+    no_browser: bool,
+    matrix: str | None,
+    clusters: int | None,
+    color_by: str | None,
+    options: RunOptions,
 ) -> None:
     """Serve a local web page that shows vectors; with OTHER, two models side by side.
 
@@ -151,9 +160,9 @@ def explore(
     message = options.progress.message
     # The port is taken before vectors are opened: that it is in use is said at once.
     with server.listen(host, port) as listener:
-        sets = [open_set(vectors, matrix)]
+        sets = [open_set(vectors, matrix, clusters=clusters, color_by=color_by)]
         if other:
-            sets.append(open_set(other))
+            sets.append(open_set(other, clusters=clusters, color_by=color_by))
         url = server.name_url(listener)
         names = " and ".join(each.name for each in sets)
         show({"url": url}, lambda: print_result(f"{names}: {url}"))

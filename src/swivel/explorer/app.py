@@ -88,15 +88,25 @@ def suggest(choice: Chosen, q: Text = "", count: Count = 8) -> Response:
 
 
 @get("/nearest")
-def nearest(choice: Chosen, expression: TypedExpression, count: Count = 20) -> Response:
-    """Return the nearest neighbors of an expression."""
-    return _json(queries.find_nearest(choice[1], expression, count))
+def nearest(choice: Chosen, expression: TypedExpression, guess: bool = False, count: Count = 20) -> Response:
+    """Return the nearest neighbors of an expression; an unknown word may be guessed from its spelling."""
+    view = choice[1]
+    words = expression.plus + expression.minus
+    if guess and len(words) == 1 and words[0] not in view.vectors and view.vectors.subwords is not None:
+        return _json(queries.guess_nearest(view, words[0], count))
+    return _json(queries.find_nearest(view, expression, count))
 
 
 @get("/columns")
 def columns(choice: Chosen, q: Text, count: Count = 20) -> Response:
     """Return the columns with the highest scores for a word."""
     return _json(queries.find_columns(choice[0], (q,), count))
+
+
+@get("/recommend")
+def recommend(choice: Chosen, row: Text = "", column: Texts = None, count: Count = 20) -> Response:
+    """Return the best columns for a row of a table, or for a new row with the columns `column`."""
+    return _json(queries.recommend(choice[0], row, column or (), count))
 
 
 @get("/analogy")
@@ -216,7 +226,8 @@ def _serve_file(data: bytes, media_type: str) -> Callable[[], Response]:
 async def _respond_to_error(request: Request, error: Exception) -> Response:
     # A usual answer, with status 200: browsers log every other status as an error.
     if isinstance(error, queries.NoSuchWord):
-        return _AsciiJson({"error": str(error), "word": error.token, "close": error.close})
+        facts = {"word": error.token, "close": error.close, "can_guess": error.can_guess}
+        return _AsciiJson({"error": str(error), **facts})
     return _AsciiJson({"error": str(error)}, 400)
 
 

@@ -13,7 +13,8 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -23,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.errors import ConfigError, SwivelError, missing_extra
+from swivel.evaluation.datasets import read_lines
 from swivel.reports.plots import FORMATS, PALETTE, check_format, draw_figure, plot_map
 from swivel.runtime.child_process import ChildProcess, can_start_processes
 from swivel.runtime.display import escape_controls
@@ -34,7 +36,11 @@ from swivel.vectors.search import Floats, scale_to_unit
 
 MAX_POINTS = 100_000  # of a map
 MAX_TEXT_LENGTH = 1_000  # characters of a label on a map, and of a query
-CLUSTERS = 12  # as many as there are distinguishable colors
+COLORS = len(PALETTE)  # the number of clusters of data without clear ones
+MAX_CLUSTERS = 1_000  # in the legend
+_MIN_SILHOUETTE = 0.15  # of clear clusters; those of words have about 0.05
+_CHOICE_SAMPLE = 2_000  # vectors from which the number of clusters is chosen
+NO_CLASS = "no class"
 TYPICAL = 6  # ids that describe a cluster
 _UMAP_LOCK = threading.Lock()  # Two UMAPs at once would take the cores from the queries.
 _SAMPLE = 20_000  # k-means is fitted to this many most common words, and predicts the cluster of all words
@@ -45,39 +51,110 @@ _PRECISION = 10_000  # of the coordinates in HTML
 
 
 class Clusters(NamedTuple):
-    """The cluster of each vector, the most informative ids of each cluster, and all ids, informative ones first."""
+    """The cluster of each vector, the most informative ids of each cluster, all ids, informative ones first, and names.
+
+    Only clusters that are classes of the user have names.
+    """
 
     numbers: NDArray[np.uint16]
     typical: tuple[tuple[int, ...], ...]
     order: NDArray[np.uint32]
+    names: tuple[str, ...] = ()
 
 
-def find_clusters(components: Floats, weights: Floats | None = None, *, count: int = CLUSTERS) -> Clusters:
-    """Return k-means clusters, fitted to the most common vectors; cluster 0 is the largest."""
-    # A label is informative about its cluster if it is near the center and its weight, of `weigh_labels`, is
-    # large.
-    from sklearn.cluster import MiniBatchKMeans
+def find_clusters(components: Floats, weights: Floats | None = None, *, count: int | None = None) -> Clusters:
+    """Return k-means clusters, fitted to the most common vectors; cluster 0 is the largest.
 
+    Without a `count` there are as many as the data has, or one for each color if it has no clear ones.
+    """
     sample = components[:_SAMPLE]
-    means = MiniBatchKMeans(min(count, len(sample)), random_state=1, n_init=3, batch_size=4_096)
-    # scikit-learn warns about fewer distinct vectors than clusters, and about MKL on Windows; the user can do nothing.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        means.fit(sample)
-        labels = means.predict(components)
+    means = _fit_means(sample, choose_cluster_count(sample) if count is None else count)
+    labels = means.predict(components)
 
     # Renumber the clusters by decreasing size.
     order = np.argsort(-np.bincount(labels, minlength=len(means.cluster_centers_)), kind="stable")
     rank = np.empty(len(order), np.uint16)
     rank[order] = np.arange(len(order))
-    numbers = rank[labels]
+    return _describe_clusters(components, rank[labels], means.cluster_centers_[order], weights)
 
-    directions = scale_to_unit(means.cluster_centers_[order])[numbers]
+
+def choose_cluster_count(components: Floats) -> int:
+    """Return the number of k-means clusters with the largest mean silhouette, the number of colors if all are small."""
+    from sklearn.metrics import silhouette_score
+
+    sample = components[:: max(1, len(components) // _CHOICE_SAMPLE)]
+    best, best_score = COLORS, _MIN_SILHOUETTE
+    for count in range(2, min(COLORS, len(sample) - 1) + 1):
+        labels = _fit_means(sample, count).labels_
+        score = silhouette_score(sample, labels) if 1 < len(np.unique(labels)) < len(sample) else 0.0
+        if score > best_score:
+            best, best_score = count, score
+    return best
+
+
+def _fit_means(sample: Floats, count: int) -> Any:
+    """Return k-means that are fitted to a sample."""
+    from sklearn.cluster import MiniBatchKMeans
+
+    means = MiniBatchKMeans(min(count, len(sample)), random_state=1, n_init=3, batch_size=4_096)
+    # scikit-learn warns about fewer distinct vectors than clusters, and about MKL on Windows; the user can do nothing.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return means.fit(sample)
+
+
+def group_by_class(
+    components: Floats, labels: Sequence[str], classes: Mapping[str, str], weights: Floats | None = None
+) -> Clusters:
+    """Return the classes of labels as clusters, the largest first; those without a class are the last one."""
+    class_of = [classes.get(label, NO_CLASS) for label in labels]
+    sizes = Counter(class_of)
+    names = sorted(sizes, key=lambda name: (name == NO_CLASS, -sizes[name], name))
+    rank = {name: number for number, name in enumerate(names)}
+    numbers = np.array([rank[name] for name in class_of], np.uint16)
+    centers = np.stack([components[numbers == number].mean(axis=0) for number in range(len(names))])
+    return _describe_clusters(components, numbers, centers, weights)._replace(names=tuple(names))
+
+
+def _describe_clusters(
+    components: Floats, numbers: NDArray[np.uint16], centers: Floats, weights: Floats | None
+) -> Clusters:
+    # A label is informative about its cluster if it is near the center and its weight, of `weigh_labels`, is large.
+    directions = scale_to_unit(centers)[numbers]
     cosines = np.einsum("ij,ij->i", scale_to_unit(components), directions)
     importance = np.maximum(cosines, 0) if weights is None else np.maximum(cosines, 0) * weights
     falling = np.argsort(-importance, kind="stable").astype(np.uint32)
-    members = (falling[numbers[falling] == number] for number in range(len(order)))
+    members = (falling[numbers[falling] == number] for number in range(len(centers)))
     return Clusters(numbers, tuple(tuple(ids[:TYPICAL].tolist()) for ids in members), falling)
+
+
+def read_classes(path: str | Path) -> dict[str, str]:
+    """Return the class of each label of a file with lines such as `paris<TAB>city`."""
+    pairs = (line.take(2, "a label, a tab and its class") for line in read_lines(Path(path)))
+    classes = dict(pairs)
+    if len(set(classes.values())) > MAX_CLUSTERS:
+        raise ConfigError(
+            f"{path}: has {len(set(classes.values())):,} classes, more than {MAX_CLUSTERS:,}", argument="color_by"
+        )
+    return classes
+
+
+def as_classes(color_by: Mapping[str, str] | str | Path | None, vectors: Vectors) -> Mapping[str, str]:
+    """Return the class of each label, from a mapping or a file; raise ConfigError if no vector has one."""
+    if color_by is None:
+        return {}
+    classes = read_classes(color_by) if isinstance(color_by, (str, Path)) else color_by
+    if classes.keys().isdisjoint(vectors.vocabulary.ids):
+        source = color_by if isinstance(color_by, (str, Path)) else "color_by"
+        raise ConfigError(f"{source}: none of its labels is one of these vectors", argument="color_by")
+    return classes
+
+
+def check_cluster_count(clusters: int | None) -> None:
+    """Raise ConfigError if a number of clusters is not allowed."""
+    if clusters is not None and not (isinstance(clusters, (int, np.integer)) and 1 <= clusters <= MAX_CLUSTERS):
+        message = f"clusters must be an integer from 1 to {MAX_CLUSTERS:,}, got {clusters!r}"
+        raise ConfigError(message, argument="clusters")
 
 
 def compute_in_process(components: Floats) -> Floats:
@@ -104,6 +181,8 @@ class Map:
         self.get_vectors = get_vectors
         self.compute: Callable[[Floats], Floats] = compute_in_process
         self.max_points = max_points
+        self.cluster_count: int | None = None  # None: as many as the data has
+        self.classes: Mapping[str, str] = {}  # of labels, instead of clusters
         self.umap: Floats | None = None
         self.clusters: Clusters | None = None
         self.problem = ""
@@ -155,8 +234,13 @@ class Map:
         return None if points is None else fit_to_frame(points)
 
     def find_clusters(self) -> Clusters:
-        """Compute the clusters, and keep them."""
-        self.clusters = find_clusters(self.components, weigh_labels(self.vectors, len(self)))
+        """Compute the clusters, or take the classes, and keep them."""
+        labels = self.vectors.vocabulary.tokens[: len(self)]
+        weights = weigh_labels(self.vectors, slice(len(self)))
+        if not self.classes.keys().isdisjoint(labels):  # The columns of a table may have none.
+            self.clusters = group_by_class(self.components, labels, self.classes, weights)
+        else:
+            self.clusters = find_clusters(self.components, weights, count=self.cluster_count)
         return self.clusters
 
     def describe(self) -> dict[str, Any]:
@@ -170,9 +254,10 @@ class Map:
         if self.clusters is not None:
             sizes = np.bincount(self.clusters.numbers, minlength=len(self.clusters.typical)).tolist()
             tokens = self.vectors.vocabulary.tokens
+            names = self.clusters.names or [str(number + 1) for number in range(len(sizes))]
             clusters = [
-                {"size": size, "typical": [tokens[number] for number in typical]}
-                for size, typical in zip(sizes, self.clusters.typical, strict=True)
+                {"name": name, "size": size, "typical": [tokens[number] for number in typical]}
+                for name, size, typical in zip(names, sizes, self.clusters.typical, strict=True)
             ]
         return {
             "points": len(self),
@@ -181,6 +266,7 @@ class Map:
             "problem": self.problem,
             "seconds": round(time.monotonic() - self.began, 1) if is_running else 0,
             "clusters": clusters,
+            "has_classes": bool(self.clusters and self.clusters.names),
         }
 
 
@@ -192,9 +278,10 @@ class WordMap:
     labels: tuple[str, ...]
     points: Floats
     clusters: Clusters
+    noun: str = "word"  # or row, of a table
 
     def __repr__(self) -> str:
-        return f"<WordMap of {len(self.labels):,} words>"
+        return f"<WordMap of {len(self.labels):,} {self.noun}s>"
 
     def save(self, path: str | Path) -> None:
         """Write the map as .png, .svg or .pdf, or as .html: one file that loads nothing else, to search and zoom."""
@@ -217,7 +304,10 @@ class WordMap:
             "precision": _PRECISION,
             "clusters": self.clusters.numbers.tolist(),
             "order": self.clusters.order.tolist(),
-            "names": [[self.labels[number] for number in ids[:4]] for ids in self.clusters.typical],
+            "names": [[name] for name in self.clusters.names]
+            or [[self.labels[number] for number in ids[:4]] for ids in self.clusters.typical],
+            "kind": "Classes" if self.clusters.names else "Clusters",
+            "noun": self.noun,
             "palette": PALETTE,
         }
         page = files("swivel").joinpath("data", "map.html").read_text(encoding="utf-8")
@@ -242,10 +332,12 @@ def make_map(
     *,
     words: int = 10_000,
     layout: str = "umap",
-    title: str = "Map of words",
+    title: str | None = None,
+    clusters: int | None = None,
+    color_by: Mapping[str, str] | str | Path | None = None,
     progress: Progress | bool | None = None,
 ) -> WordMap:
-    """Return a map of the most common words.
+    """Return a map of the most common words, or rows of a table.
 
     Parameters
     ----------
@@ -256,7 +348,11 @@ def make_map(
     layout
         "umap", or "pca" for principal components. UMAP takes seconds.
     title
-        The title of the page in HTML.
+        The title of the page in HTML, by default "Map of words", or of rows.
+    clusters
+        Number of clusters, which have colors; by default as many as the data has, or 12 if it has no clear ones.
+    color_by
+        Classes to color by instead: a mapping from labels, or a file of lines with a label, a tab and its class.
     progress
         A receiver of progress events; by default a bar for work that takes longer than a second, False for none.
 
@@ -276,16 +372,20 @@ def make_map(
         raise ConfigError(f"words must be an integer from 1 to {MAX_POINTS:,}, got {words!r}", argument="words")
     if layout not in LAYOUTS:
         raise ConfigError(f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}", argument="layout")
+    check_cluster_count(clusters)
     if importlib.util.find_spec("sklearn") is None:
         raise missing_extra("maps", "scikit-learn", "explore")
 
     target = Map(lambda: vectors, words)
-    with track(choose_progress(progress), "computing the map", None, "words"):
-        clusters = target.find_clusters()
+    target.cluster_count = clusters
+    target.classes = as_classes(color_by, vectors)
+    noun = "row" if vectors.columns is not None and not vectors.columns_per_row else "word"
+    with track(choose_progress(progress), "computing the map", None, f"{noun}s"):
+        found = target.find_clusters()
         if layout == "umap":
             # In this process: a script without `if __name__ == "__main__"` cannot start another one.
             target.umap = compute_umap(target.components)
 
     points = target.points(layout)
     assert points is not None
-    return WordMap(title, vectors.vocabulary.tokens[: len(target)], points, clusters)
+    return WordMap(title or f"Map of {noun}s", vectors.vocabulary.tokens[: len(target)], points, found, noun)

@@ -1,4 +1,4 @@
-"""The sets of vectors in the explorer, their views, and queries about them: neighbors, analogies, columns, comparisons.
+"""The sets of vectors in the explorer, their views, and queries: neighbors, analogies, columns, recommendations.
 
 A `VectorSet` has several views (the saved vectors, w, c, and w + c). Each view is a `Vectors`, made on first use. The
 functions return plain dictionaries for JSON; `app` connects them to HTTP.
@@ -6,12 +6,10 @@ functions return plain dictionaries for JSON; `app` connects them to HTTP.
 
 from __future__ import annotations
 
-import bisect
-import difflib
-import heapq
 import itertools
+import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -23,15 +21,19 @@ from numpy.typing import NDArray
 from swivel.config import VectorsConfig
 from swivel.counts import Matrix, open_matrix
 from swivel.errors import ConfigError, UnknownToken
-from swivel.explorer.maps import Map
+from swivel.explorer.maps import Map, as_classes, check_cluster_count
+from swivel.explorer.speller import Speller
+from swivel.recommender import Recommender
 from swivel.runtime.display import escape_controls
 from swivel.vectors import Expression, Vectors, VectorTable, combine_vectors, parse_expression
 from swivel.vectors.folder import find_matrix
 from swivel.vectors.formats import find_vectors, open_vectors
-from swivel.vectors.projection import weigh_labels
+from swivel.vectors.projection import choose_example, is_plain_word
 from swivel.vectors.search import best_ids, check_scores, scale_to_unit, score_3cosmul
 
-_EXAMPLE_RANKS = (100, 200, 300, 500, 800, 1_200, 1_800, 2_700)  # The most telling word between two of them is shown.
+_EXAMPLES = 7
+_EXAMPLE_RANKS = 400, 6_000  # Before them are function words, and after them words that few know.
+_PAIRS = 4  # of an example and its nearest neighbor, to compare
 _EXPRESSIONS = ("king - man + woman", "paris - france + italy", "larger - large + small", "music + film")
 _ANALOGIES = (
     ("man", "king", "woman"),
@@ -41,9 +43,6 @@ _ANALOGIES = (
     ("he", "his", "she"),
 )
 _ROWS_COMPARED = 64  # enough to decide whether saved vectors are w + c
-_CANDIDATES = 60  # labels that share most pairs of letters with a text; only these are compared letter by letter
-_MIN_RATIO = 0.6  # of difflib; 'guitr' and 'guitar' have .91
-_MAX_LENGTH = 64  # characters of a spelling that are compared
 MAX_TERMS = 10  # of an expression
 SHARED_REACH = 100  # nearest neighbors of each of two words that are searched for shared ones
 _CLOSE_SHOWN = 5  # similar spellings
@@ -54,9 +53,10 @@ _ROWS_PER_BLOCK = 1_024  # 1.2 MB at dim 300, which fits into the L2 cache of a 
 class View:
     """One view of a set of vectors, such as w or w + c, made on first use."""
 
-    def __init__(self, key: str, label: str, make: Callable[[], Vectors]) -> None:
+    def __init__(self, key: str, label: str, make: Callable[[], Vectors], noun: str = "word") -> None:
         self.key = key  # in requests
         self.label = label  # on the page
+        self.noun = noun  # what one of its vectors is called
         self.map = Map(lambda: self.vectors)
         self._make = make
         # Held while the vectors are made: two requests must not scale a million of them at once.
@@ -95,12 +95,12 @@ class VectorSet:
     def __init__(self, name: str, vectors: Vectors, matrix: Matrix | None = None) -> None:
         if matrix is not None and matrix.rows.tokens != vectors.vocabulary.tokens:
             raise ConfigError(
-                f"{matrix.path}: its rows are not the words of {name}; "
-                "pass the matrix that these vectors were trained on"
+                f"{matrix.path}: its rows are not those of {name}; pass the matrix that these vectors were trained on"
             )
         self.name = name
         self.vectors = vectors
         self.matrix = matrix
+        self.is_table = vectors.columns is not None and vectors.columns_per_row == 0  # columns are not words, too
         self.views: Mapping[str, View] = {view.key: view for view in _list_views(vectors)}
 
     def view(self, key: str) -> View:
@@ -120,10 +120,10 @@ class VectorSet:
     def describe(self) -> dict[str, Any]:
         """Return the facts about the set that the page shows, for JSON."""
         vectors = self.vectors
-        # Examples that tell something, from frequent to rarer words.
-        weights = weigh_labels(vectors, min(len(vectors), _EXAMPLE_RANKS[-1]))
-        rank_ranges = [(start, weights[start:end]) for start, end in itertools.pairwise(_EXAMPLE_RANKS)]
-        examples = [vectors.vocabulary[start + int(range_.argmax())] for start, range_ in rank_ranges if len(range_)]
+        examples = self._choose_examples(vectors)
+        columns = vectors.column_table
+        # The labels of a table may be words by accident; its questions are no questions about English.
+        expressions, analogies = ((), ()) if self.is_table else (_EXPRESSIONS, _ANALOGIES)
         return {
             "name": self.name,
             "tokens": len(vectors),
@@ -131,29 +131,62 @@ class VectorSet:
             "columns": 0 if vectors.columns is None else len(vectors.columns),
             "has_counts": bool(vectors.vocabulary.counts.any()),
             "has_matrix": self.matrix is not None,
-            "examples": examples or list(vectors.vocabulary.tokens[:6]),
-            "expressions": [text for text in _EXPRESSIONS if all(word in vectors for word in text.split()[::2])],
-            "analogies": [words for words in _ANALOGIES if all(word in vectors for word in words)],
-            "views": [{"key": view.key, "label": view.label} for view in self.views.values()],
+            "is_table": self.is_table,
+            "examples": examples,
+            "column_examples": self._choose_examples(Vectors(columns)) if self.is_table and columns else [],
+            "pairs": [pair for word in examples[:_PAIRS] if (pair := self._find_pair(word))],
+            "expressions": [text for text in expressions if all(word in vectors for word in text.split()[::2])],
+            "analogies": [words for words in analogies if all(word in vectors for word in words)],
+            "views": [{"key": view.key, "label": view.label, "noun": view.noun} for view in self.views.values()],
         }
+
+    def _choose_examples(self, vectors: Vectors) -> list[str]:
+        """Return labels that tell something, from frequent to rarer ones."""
+        labels = vectors.vocabulary
+        lowest = max(min(_EXAMPLE_RANKS[0], len(labels) // 10), 1)
+        highest = max(min(_EXAMPLE_RANKS[1], len(labels)), 1)
+        examples = []
+        for start, end in itertools.pairwise(np.geomspace(lowest, highest, _EXAMPLES + 1).astype(int).tolist()):
+            ids = range(start, end)
+            plain = [number for number in ids if is_plain_word(labels[number])]
+            if ids:
+                examples.append(labels[choose_example(vectors, plain or ids)])
+        return examples or list(labels.tokens[:6])
+
+    def _find_pair(self, word: str) -> tuple[str, str] | None:
+        """Return a word and its nearest neighbor, if it has one."""
+        nearest = find_nearest(self.view(""), Expression((word,), ()), 1)["answers"]
+        return (word, nearest[0]["token"]) if nearest else None
+
+    @cached_property
+    def recommender(self) -> Recommender:
+        """Recommendations of the columns of a table."""
+        return Recommender(self.vectors, self.matrix)
 
 
 def _list_views(vectors: Vectors) -> list[View]:
     """Return the views of vectors, the saved vectors first; w or w + c replaces them if it is the same."""
-    saved = View("saved", "as saved", lambda: vectors)
     columns = vectors.column_table
     if columns is None:
-        return [saved]
+        return [View("saved", "as saved", lambda: vectors)]
 
-    views = [View("w", "w", lambda: Vectors(vectors.row_table)), View("c", "c", lambda: Vectors(columns))]
     if vectors.columns_per_row:
-        views.append(View("w+c", "w + c", lambda: Vectors(_sum_sides(vectors))))
+        views = [
+            View("w", "w", lambda: Vectors(vectors.row_table)),
+            View("c", "c", lambda: Vectors(columns)),
+            View("w+c", "w + c", lambda: Vectors(_sum_sides(vectors))),
+        ]
+    else:
+        views = [
+            View("w", "rows", lambda: Vectors(vectors.row_table), "row"),
+            View("c", "columns", lambda: Vectors(columns), "column"),
+        ]
 
+    # The first view shows the vectors themselves: they can also guess words from their spelling.
     kind = _saved_as(vectors)
-    if kind == "other":
-        return [saved, *views]
-    first = next(view for view in views if view.key == kind)
-    return [first, *(view for view in views if view is not first)]
+    labels = {view.key: view.label for view in views}
+    first = View(*((kind, labels[kind]) if kind in labels else ("saved", "as saved")), lambda: vectors, views[0].noun)
+    return [first, *(view for view in views if view.key != kind)]
 
 
 def _saved_as(vectors: Vectors) -> str:
@@ -175,12 +208,27 @@ def _sum_sides(vectors: Vectors) -> VectorTable:
     return VectorTable(vectors.vocabulary, summed)
 
 
-def open_set(path: str | Path, matrix: str | Path | None = None) -> VectorSet:
-    """Open vectors and the matrix they were trained on, by default the folder `matrix` beside them."""
+def open_set(
+    path: str | Path,
+    matrix: str | Path | None = None,
+    *,
+    clusters: int | None = None,
+    color_by: str | Path | None = None,
+) -> VectorSet:
+    """Open vectors and the matrix they were trained on, by default the folder `matrix` beside them.
+
+    The map has so many `clusters`, or is colored by the classes of the file `color_by`; see `make_map`.
+    """
+    check_cluster_count(clusters)
     vectors = open_vectors(path)
     vectors_path = find_vectors(path)
     counts = find_matrix(vectors) if matrix is None else open_matrix(matrix)
-    return VectorSet(_name_set(vectors_path), vectors, counts)
+    opened = VectorSet(_name_set(vectors_path), vectors, counts)
+    classes = as_classes(color_by, vectors)
+    for view in opened.views.values():
+        view.map.cluster_count = clusters
+        view.map.classes = classes
+    return opened
 
 
 def _name_set(path: Path) -> str:
@@ -190,105 +238,15 @@ def _name_set(path: Path) -> str:
     return escape_controls(path.parent.name if path.name == "vectors" else path.name)
 
 
-class Speller:
-    """Find labels by prefix, by substring, and by similar spelling, ignoring case.
-
-    Labels are in order of decreasing frequency, and the methods return their positions.
-
-    >>> speller = Speller(["guitar", "Guitars", "piano", "bass guitar"])
-    >>> speller.complete("gui", 5), speller.find_close("giutar", 1)
-    ([0, 1, 3], [0])
-    """
-
-    def __init__(self, labels: Sequence[str]) -> None:
-        self._folded = [label.casefold() for label in labels]
-        self._labels = labels
-
-    def complete(self, text: str, count: int) -> list[int]:
-        """Return the ids of labels that complete a text."""
-        # The text itself comes first, then labels that start with it, then labels that contain it; common
-        # ones first.
-        folded = text.casefold()
-        matches = self._starting_with(folded, count)
-        exact = [number for number in matches if self._labels[number] == text]
-        matches = exact + [number for number in matches if number not in exact]
-
-        if len(matches) < count and folded:
-            known = set(matches)
-            inside = (number for number, label in enumerate(self._folded) if folded in label and number not in known)
-            matches += itertools.islice(inside, count - len(matches))
-        return matches
-
-    def find_close(self, text: str, count: int) -> list[int]:
-        """Return the ids of the labels with the most similar spelling, the closest first; ties by frequency."""
-        folded = text.casefold()[:_MAX_LENGTH]
-        matcher = difflib.SequenceMatcher(b=folded, autojunk=False)
-
-        rated = []
-        for number in self._similar(folded).tolist():
-            matcher.set_seq1(self._folded[number][:_MAX_LENGTH])
-            ratio = matcher.ratio()
-            if ratio >= _MIN_RATIO and self._labels[number] != text:
-                rated.append((-ratio, number))
-
-        return [number for _, number in sorted(rated)[:count]]
-
-    @cached_property
-    def _sorted(self) -> tuple[list[str], list[int]]:
-        order = sorted(range(len(self._folded)), key=self._folded.__getitem__)
-        return [self._folded[number] for number in order], order
-
-    def _starting_with(self, folded: str, count: int) -> list[int]:
-        """Return the ids of labels with a prefix: the prefix itself, then the most common ones."""
-        labels, order = self._sorted
-        first = bisect.bisect_left(labels, folded)
-        last = bisect.bisect_right(labels, folded + "\U0010ffff")
-
-        same = order[first : bisect.bisect_right(labels, folded)]
-        rest = heapq.nsmallest(count, order[first + len(same) : last])
-        return (sorted(same) + rest)[:count]
-
-    @cached_property
-    def _pairs(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Sorted keys of all pairs of adjacent letters, the label of each, and the number of pairs per label."""
-        # Line ends mark the start and the end of a label: "ab" has the pairs (start, a), (a, b) and (b, end).
-        text = "\n".join(["", *(label[:_MAX_LENGTH].replace("\n", " ") for label in self._folded), ""])
-        letters = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4").astype(np.int64)
-
-        # A key packs two code points of at most 21 bits. The line end before a label belongs to that label.
-        keys = letters[:-1] << 21 | letters[1:]
-        owner = np.cumsum(letters == ord("\n"))[:-1] - 1
-
-        is_real = owner < len(self._folded)
-        keys = keys[is_real]
-        owner = owner[is_real]
-        order = np.argsort(keys, kind="stable")
-        return keys[order], owner[order], np.bincount(owner, minlength=len(self._folded))
-
-    def _similar(self, folded: str) -> NDArray[np.intp]:
-        """Return the ids of the labels that share most pairs of letters with a text (Dice coefficient)."""
-        keys, owner, sizes = self._pairs
-        letters = [ord(letter) for letter in f"\n{folded}\n"]
-        pairs_of_text = np.unique([a << 21 | b for a, b in itertools.pairwise(letters)])
-
-        begins = np.searchsorted(keys, pairs_of_text)
-        ends = np.searchsorted(keys, pairs_of_text, side="right")
-        shared = np.zeros(len(sizes), np.float32)
-        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
-            shared += np.bincount(owner[begin:end], minlength=len(sizes))
-
-        scores = (2 * shared / (sizes + len(pairs_of_text))).astype(np.float32)
-        best = best_ids(scores, _CANDIDATES)
-        return best[scores[best] > 0]
-
-
 class NoSuchWord(UnknownToken):
     """A word is not in the vocabulary; `close` lists words with a similar spelling."""
 
-    def __init__(self, token: str, close: list[str], size: int) -> None:
-        super().__init__(f"{token!r} is not among the {size:,} words of these vectors")
+    def __init__(self, token: str, close: list[str], view: View) -> None:
+        token = token[:80]
+        super().__init__(f"{token!r} is not among the {len(view.vectors):,} {view.noun}s of these vectors")
         self.token = token
         self.close = close
+        self.can_guess = view.vectors.subwords is not None
 
 
 def read_expression(view: View, text: str) -> Expression:
@@ -296,7 +254,49 @@ def read_expression(view: View, text: str) -> Expression:
     for word in (text, text.strip()):
         if word in view.vectors:
             return Expression((word,), ())
-    return parse_expression(text.strip())
+
+    expression = parse_expression(text.strip())
+    if all(word in view.vectors for word in (*expression.plus, *expression.minus)):
+        return expression
+    return split_at_signs(text, view.vectors) or expression
+
+
+def split_at_signs(text: str, known: Container[str]) -> Expression | None:
+    """Return an expression whose signs have no spaces around them, None if one of its words is unknown.
+
+    >>> split_at_signs("king-man+vice-president", {"king", "man", "vice-president", "vice"})
+    Expression(plus=('king', 'vice-president'), minus=('man',))
+    """
+    # Words and signs alternate. Each term is as long as possible, so that words with hyphens stay whole.
+    pieces = ["+", *re.split("([+-])", text)]
+    if not pieces[1].strip():
+        pieces = pieces[2:]  # the text begins with a sign
+
+    terms: Mapping[str, list[str]] = {"+": [], "-": []}
+    start = 0
+    while start < len(pieces):
+        ends = range(min(len(pieces), start + 2 * MAX_TERMS), start + 1, -2)
+        words = {end: "".join(pieces[start + 1 : end]).strip() for end in ends}
+        end = next((end for end, word in words.items() if word in known), None)
+        if end is None:
+            return None
+        terms[pieces[start]].append(words[end])
+        start = end
+    return Expression(tuple(terms["+"]), tuple(terms["-"]))
+
+
+def guess_nearest(view: View, word: str, count: int) -> dict[str, Any]:
+    """Return the words nearest to an unknown word, whose vector is guessed from its spelling."""
+    vectors = view.vectors
+    guess = vectors.guess(word)
+    answers = vectors.nearest(guess.vector, count)
+    return {
+        "terms": [{"sign": 1, "token": word, "expected_cosine": _round(guess.expected_cosine)}],
+        "answers": [
+            {"similarity": _round(similarity), **view.facts(vectors.vocabulary.id(token))}
+            for token, similarity in answers
+        ],
+    }
 
 
 def find_nearest(view: View, expression: Expression, count: int) -> dict[str, Any]:
@@ -364,13 +364,57 @@ def find_columns(vector_set: VectorSet, words: Sequence[str], count: int) -> dic
         columns.append(
             {
                 "token": label,
-                "is_word": label in vectors,
+                **_locate(label, vectors),
                 "scores": _round_all(scores[:, number]),
                 "counts": [vector_set.count(word, label) for word in words],
                 "rank": number + 1,
             }
         )
     return {"words": list(words), "columns": columns}
+
+
+def _locate(column: str, vectors: Vectors) -> dict[str, str | None]:
+    """Return the word that a column counts, None if it is no word, and where this word stood, for JSON."""
+    if not vectors.columns_per_row:
+        return {"word": None, "place": ""}
+    part, _, word = column.partition(":")
+    if column in vectors or word not in vectors:
+        return {"word": column if column in vectors else None, "place": ""}
+    return {"word": word, "place": explain_part(part)}
+
+
+def explain_part(part: str) -> str:
+    """Return where the words of some columns stood, as text.
+
+    >>> explain_part("right 2-10"), explain_part("left 1"), explain_part("left"), explain_part("2-10")
+    ('2 to 10 words after', '1 word before', 'before', '2 to 10 words away')
+    """
+    *sides, last = part.split(" ")
+    side = {"left": "before", "right": "after"}.get(sides[0] if sides else last, "away")
+    if not last[0].isdigit():
+        return side
+    return f"{last.replace('-', ' to ')} word{'' if last == '1' else 's'} {side}"
+
+
+def recommend(vector_set: VectorSet, row: str, basket: Sequence[str], count: int) -> dict[str, Any]:
+    """Return the best columns for a row, or for a new row that has the columns `basket`, and what each is due to."""
+    if not vector_set.is_table:
+        raise ConfigError(f"{vector_set.name} is no table: recommendations need rows and columns of different kinds")
+    recommender = vector_set.recommender
+    if basket:
+        _find_ids(vector_set.view("c"), basket)  # raises an error with suggestions
+    else:
+        _find_ids(vector_set.view("w" if "w" in vector_set.views else ""), [row])
+
+    # Without the matrix, the columns that a row has are not known.
+    exclude_seen = bool(basket) or recommender.matrix is not None
+    best = recommender.recommend(dict.fromkeys(basket, 1) if basket else row, count, exclude_seen=exclude_seen)
+    return {
+        "row": None if basket else row,
+        "basket": list(basket),
+        "excludes_seen": exclude_seen,
+        "answers": [{"token": each[0], "score": _round(each[1]), "because_of": list(each.because_of)} for each in best],
+    }
 
 
 def compare_words(vector_set: VectorSet, view: View, words: tuple[str, str], count: int) -> dict[str, Any]:
@@ -434,14 +478,14 @@ def _describe_pairs(view: View, numbers: Sequence[int], words: Sequence[int]) ->
 def _find_ids(view: View, tokens: Sequence[str]) -> list[int]:
     """Return the ids of words; raise ConfigError if there are too many, NoSuchWord for the first unknown one."""
     if len(tokens) > MAX_TERMS:
-        raise ConfigError(f"a query must have at most {MAX_TERMS} words, got {len(tokens)}")
+        raise ConfigError(f"a query must have at most {MAX_TERMS} {view.noun}s, got {len(tokens)}")
 
     vocabulary = view.vectors.vocabulary
     for token in tokens:
         if token not in vocabulary:
             close = [*view.speller.find_close(token, _CLOSE_SHOWN), *view.speller.complete(token, _CLOSE_SHOWN)]
             close_words = [vocabulary[number] for number in dict.fromkeys(close)]
-            raise NoSuchWord(token[:80], close_words, len(vocabulary))
+            raise NoSuchWord(token, close_words, view)
     return [vocabulary.ids[token] for token in tokens]
 
 

@@ -144,7 +144,7 @@ def plot_epochs(epochs: Sequence[Mapping[str, float]]) -> Figure:
     for panel, (title, color, kind) in zip(axes[0], kinds, strict=True):
         values = [loss[kind] for loss in epochs]
         panel.plot(range(1, len(values) + 1), values, color=color, linewidth=1.8, marker="o", markersize=marker_size)
-        panel.set(title=title, xlabel="epoch", ylim=(0, 1.05 * max(values) or 1))
+        panel.set(title=title, xlabel="epoch", xlim=(0, len(values) + 0.5), ylim=(0, 1.05 * max(values) or 1))
         panel.xaxis.set_major_locator(need_matplotlib().ticker.MaxNLocator(integer=True, nbins=6))
 
     axes[0][0].set_ylabel("mean loss of a cell")

@@ -36,15 +36,21 @@ from swivel.runtime.progress import format_rate
 from swivel.runtime.resources import count_cores
 from swivel.storage.files import write_file
 from swivel.vectors import Neighbor, Vectors, VectorTable
-from swivel.vectors.projection import compute_umap, fit_to_frame, reduce_vectors, weigh_labels
+from swivel.vectors.projection import (
+    choose_example,
+    compute_umap,
+    fit_to_frame,
+    is_plain_word,
+    reduce_vectors,
+    weigh_labels,
+)
 from swivel.vectors.search import scale_to_unit
 
 Losses = list[dict[str, float]]  # `mean`, `observed` and `unobserved` of each epoch
 BANDS = ("common", "middling", "rare")
 WORDS_PER_BAND = 5
 NEIGHBORS = 8
-SKIPPED = 50  # the most common words are function words, whose neighbors are not informative
-MIN_LETTERS = 3  # shorter words are chosen only if there are too few longer ones
+SKIPPED = 400  # the most common words are function words, whose neighbors are not informative
 MAX_CANDIDATES = 200_000  # neighbors are searched among this many most common words, and the chosen words
 
 MAX_ANSWERS = 30_000  # analogies are answered with this many most common words
@@ -63,13 +69,13 @@ LOSSES = (
     "products low."
 )
 MAP = (
-    "The most informative of the common words; similar words are near each other (UMAP). `swivel plot map` and "
-    "`swivel explore` show all words."
+    "The most informative of the common {0}s; similar {0}s are near each other (UMAP). `swivel plot map` and "
+    "`swivel explore` show all {0}s."
 )
 
 
 class Asked(NamedTuple):
-    """A word, its frequency and the band it was chosen from, and its nearest neighbors."""
+    """A word (or a row of a table), its frequency and the band it was chosen from, and its nearest neighbors."""
 
     band: str
     word: str
@@ -85,20 +91,29 @@ class RunSummary:
     vectors: Vectors
     matrix: Matrix
     asked: tuple[Asked, ...]
-    analogies: SetResult
+    analogies: SetResult | None  # none for a table, whose labels are no words
     epochs: Losses  # none if the vectors were not trained by Swivel
     training_seconds: float  # including earlier calls that were interrupted
+
+    @property
+    def noun(self) -> str:
+        """What a vector is called: a word of a text, or a row of a table."""
+        return "word" if self.matrix.columns_per_row else "row"
 
 
 def summarize_run(vectors: Vectors, matrix: Matrix, folder: Path | None = None) -> RunSummary:
     """Return what the report shows of vectors, which were trained on `matrix` and are, or will be, in `folder`."""
     path = (folder or vectors.path or Path("vectors")).resolve()
+    analogies = None
+    if matrix.columns_per_row:
+        analogies = score_analogies(vectors, read_bundled(), EvaluationConfig(top=MAX_ANSWERS, draws=0))
+
     return RunSummary(
         name=path.parent.name if path.name == "vectors" else path.name,
         vectors=vectors,
         matrix=matrix,
         asked=ask_words(vectors),
-        analogies=score_analogies(vectors, read_bundled(), EvaluationConfig(top=MAX_ANSWERS, draws=0)),
+        analogies=analogies,
         epochs=vectors.facts.get("losses", []),
         training_seconds=vectors.facts.get("training_seconds", 0.0),
     )
@@ -106,26 +121,29 @@ def summarize_run(vectors: Vectors, matrix: Matrix, folder: Path | None = None) 
 
 def choose_map(vectors: Vectors) -> tuple[list[str], NDArray[np.float32]]:
     """Return the most informative of the common words, and their principal components."""
-    common = min(len(vectors), MAP_CANDIDATES)
-    weights = weigh_labels(vectors, common)
+    common = range(min(SKIPPED, len(vectors) // 20), min(len(vectors), MAP_CANDIDATES))
+    plain = [number for number in common if is_plain_word(vectors.vocabulary[number])]
+    pool = np.array(plain if len(plain) >= MAP_WORDS else common, np.int64)
+    weights = weigh_labels(vectors, pool.tolist())
     # In the order of frequency, because labels are placed in the order of the points.
-    ids = np.sort(np.argsort(-weights, kind="stable")[:MAP_WORDS])
-    ids = ids[weights[ids] > 0]
+    best = np.sort(np.argsort(-weights, kind="stable")[:MAP_WORDS])
+    ids = pool[best[weights[best] > 0]]
     components = reduce_vectors(scale_to_unit(vectors.vectors[ids])) if len(ids) else np.empty((0, 2), np.float32)
     return [vectors.vocabulary[number] for number in ids.tolist()], components
 
 
-def choose_words(vocabulary: Vocabulary) -> list[tuple[str, int]]:
+def choose_words(vectors: Vectors) -> list[tuple[str, int]]:
     """Return some common, middling and rare words: pairs of a band and the id of a word.
 
     >>> words = Vocabulary([f"word{n}" for n in range(1000)])
-    >>> [number for band, number in choose_words(words) if band == "middling"]
-    [400, 449, 499, 549, 599]
+    >>> vectors = Vectors(VectorTable(words, np.ones((1000, 2), np.float32)))
+    >>> [number for band, number in choose_words(vectors) if band == "middling"]
+    [402, 442, 482, 522, 562]
     """
-    size = len(vocabulary)
-    start = min(SKIPPED, size // 10)
+    size = len(vectors)
+    start = min(SKIPPED, size // 20)
     bounds = {
-        "common": (start, max(start + WORDS_PER_BAND, int(0.03 * size))),
+        "common": (start, max(start + WORDS_PER_BAND, int(0.1 * size))),
         "middling": (int(0.4 * size), int(0.6 * size)),
         "rare": (int(0.9 * size), size),
     }
@@ -134,24 +152,18 @@ def choose_words(vocabulary: Vocabulary) -> list[tuple[str, int]]:
     chosen: dict[int, str] = {}
     for band, (low, high) in bounds.items():
         numbers = [number for number in range(low, min(high, size)) if number not in chosen]
-        # Names, numbers and abbreviations say less to a reader than words.
-        plain = [number for number in numbers if is_plain_word(vocabulary[number])]
+        plain = [number for number in numbers if is_plain_word(vectors.vocabulary[number])]
         pool = plain if len(plain) >= WORDS_PER_BAND else numbers
-        if pool:
-            positions = np.unique(np.linspace(0, len(pool) - 1, WORDS_PER_BAND).astype(int))
-            chosen |= {pool[position]: band for position in positions}
+        for part in np.array_split(np.array(pool, np.int64), WORDS_PER_BAND):
+            if len(part):
+                chosen[choose_example(vectors, part.tolist())] = band
 
     return [(band, number) for number, band in chosen.items()]
 
 
-def is_plain_word(word: str) -> bool:
-    """Return whether a word has only lower-case letters, and not too few of them."""
-    return len(word) >= MIN_LETTERS and word.isalpha() and word == word.lower()
-
-
 def ask_words(vectors: Vectors) -> tuple[Asked, ...]:
     """Return common, middling and rare words with their nearest neighbors."""
-    chosen = choose_words(vectors.vocabulary)
+    chosen = choose_words(vectors)
     words = [vectors.vocabulary[number] for _, number in chosen]
     # The count of each word in the text, else the sum of its row; None if neither is known.
     counts = vectors.vocabulary.counts
@@ -203,7 +215,7 @@ def draw_figures(words: Sequence[str], components: NDArray[np.float32], epochs: 
         if words:
             points = fit_to_frame(compute_umap(components))
             svgs["map"] = draw_figure(plot_map(words, points, size=(7.0, 4.6)), "svg")
-        if epochs:
+        if len(epochs) > 1:  # a single point shows less than the table
             svgs["epochs"] = draw_figure(plot_epochs(epochs), "svg")
     except MissingExtra:
         return {}
@@ -216,7 +228,7 @@ def compose_run(run: RunSummary, svgs: Svgs, seconds: Mapping[str, float]) -> st
     parts = [] if svgs else [write_paragraph(NO_FIGURES)]
     parts += _write_neighbors(run)
     if "map" in svgs:
-        parts += [write_heading("Map"), write_picture("map", MAP, svgs["map"])]
+        parts += [write_heading("Map"), write_picture("map", MAP.format(run.noun), svgs["map"])]
     parts += _write_evaluation(run)
     parts += _write_losses(run, svgs)
     parts += _write_times(run, seconds)
@@ -269,7 +281,7 @@ def _write_neighbors(run: RunSummary) -> Iterator[str]:
         yield write_paragraph("The vocabulary is empty.")
         return
     yield write_paragraph(
-        "Nearest neighbors of common, middling and rare words, with the cosines of the first and the last."
+        f"Nearest neighbors of common, middling and rare {run.noun}s, with the cosines of the first and the last."
     )
 
     rows = []
@@ -282,10 +294,12 @@ def _write_neighbors(run: RunSummary) -> Iterator[str]:
             cosines = " to ".join(f"{near.similarity:.2f}" for near in ends)
             rows.append((band if index == 0 else "", asked.word, seen, nearest, cosines))
 
-    yield write_table(("", "word", "seen", "nearest", "cosines"), rows, is_text=True)
+    yield write_table(("", run.noun, "seen" if run.noun == "word" else "sum", "nearest", "cosines"), rows, is_text=True)
 
 
 def _write_evaluation(run: RunSummary) -> Iterator[str]:
+    if run.analogies is None:
+        return
     yield write_heading("Evaluation")
     command = "`swivel evaluate` uses the eight test sets of the paper, or your own."
     if not run.analogies.known:

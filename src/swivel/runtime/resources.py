@@ -237,6 +237,15 @@ def format_bytes(size: float) -> str:
     return f"{size:.1f} TiB"
 
 
+def format_estimate(size: float) -> str:
+    """Return an estimated number of bytes as text; nobody needs to know the size of a small one.
+
+    >>> format_estimate(1073741824), format_estimate(170)
+    ('about 1.0 GiB', 'less than 1 MiB')
+    """
+    return "less than 1 MiB" if size < 1 << 20 else f"about {format_bytes(size)}"
+
+
 def _call_glibc(function: str, *arguments: int) -> None:
     with contextlib.suppress(OSError, AttributeError, TypeError):  # another C library, or Windows
         getattr(ctypes.CDLL(None), function)(*arguments)
@@ -297,7 +306,7 @@ class ResourceEstimate:
     advice: str = "free some"  # what to do if there is not enough, for error messages
 
     def __str__(self) -> str:
-        return f"about {format_bytes(self.memory_bytes)} of memory and {format_bytes(self.disk_bytes)} of disk"
+        return f"{format_estimate(self.memory_bytes)} of memory and {format_estimate(self.disk_bytes)} of disk"
 
     def announce(self, path: Path | None, progress: Progress) -> None:
         """Report the estimate, then check it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -28,19 +29,38 @@ _QUERIES = 1_024
 _HALVINGS = 64  # of the interval of sigma
 _TOLERANCE = 1e-5  # of the sum of weights
 _MIN_SIGMA = 1e-3  # times the mean distance
+_EXAMPLE_QUANTILE = 0.95  # of the weights of labels
+_MIN_LETTERS = 5
 _CORE = 0.85  # share of the points that are in the middle
 _INSIDE = 0.985  # share of the points in -1 .. 1
 
 
-def weigh_labels(vectors: Vectors, count: int) -> Floats:
-    """Return how informative each of the first labels is: the length of its row times the logarithm of its count."""
+def weigh_labels(vectors: Vectors, ids: slice | Sequence[int]) -> Floats:
+    """Return how informative each of some labels is: the length of its row times the logarithm of its count."""
     # w . c is the PMI of two words, so a row is short if its word occurs with all others as often as by chance:
     # "of" and "and" are not informative. Without counts, the rank by count replaces them.
-    counts = vectors.vocabulary.counts[:count]
-    frequencies = counts if counts.any() else len(vectors) / (np.arange(count) + 1)
+    counts = vectors.vocabulary.counts
+    frequencies = counts[ids] if counts.any() else len(vectors) / (np.arange(len(vectors))[ids] + 1)
     with np.errstate(over="ignore"):  # Rows of a training that diverged tell nothing in any case.
-        lengths = np.linalg.norm(vectors.rows[:count], axis=1)
+        lengths = np.linalg.norm(vectors.rows[ids], axis=1)
         return np.asarray(lengths * np.log1p(frequencies), np.float32)
+
+
+def choose_example(vectors: Vectors, ids: Sequence[int]) -> int:
+    """Return the one of some labels to show readers who do not know the vectors yet."""
+    # Function words weigh least. Junk, such as parts of addresses, weighs most: it occurs with little else.
+    order = np.argsort(weigh_labels(vectors, ids), kind="stable")
+    return ids[int(order[int(_EXAMPLE_QUANTILE * (len(ids) - 1))])]
+
+
+def is_plain_word(word: str) -> bool:
+    """Return whether a word has only lower-case letters, and not too few of them.
+
+    >>> is_plain_word("energy"), is_plain_word("the"), is_plain_word("20books"), is_plain_word("NASA")
+    (True, False, False, False)
+    """
+    # Names, numbers and abbreviations say less to a reader than words, and most short words are function words.
+    return len(word) >= _MIN_LETTERS and word.isalpha() and word == word.lower()
 
 
 def reduce_vectors(unit: Floats) -> Floats:

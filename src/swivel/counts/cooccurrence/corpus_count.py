@@ -29,7 +29,7 @@ from swivel.counts.shards import RunFiles, make_piece
 from swivel.errors import ConfigError, CountsError, MemoryBudgetError
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT, Progress, Task, track
-from swivel.runtime.resources import ResourceEstimate, format_bytes, may_use_cuda, release_freed_memory
+from swivel.runtime.resources import ResourceEstimate, format_estimate, may_use_cuda, release_freed_memory
 from swivel.storage.arrays import random_reads
 
 if TYPE_CHECKING:
@@ -378,7 +378,8 @@ def forecast_count(layout: Layout, survey: Survey, plan: CountPlan) -> tuple[int
 def announce_forecast(path: Path, cells: int, forecast: tuple[int, int], progress: Progress) -> None:
     """Report disk and memory; raise StorageError or MemoryBudgetError if one of them is clearly too small."""
     disk, memory = forecast
-    progress.message(f"about {cells:,} cells: {format_bytes(disk)} on disk, {format_bytes(memory)} of memory")
+    sizes = f"{format_estimate(disk)} on disk, {format_estimate(memory)} of memory"
+    progress.message(f"about {cells:,} cells: {sizes}")
 
     # Runs are memory-mapped while they are merged, and the finished matrix is memory-mapped too.
     advice = "choose a smaller vocabulary (max_size, min_count)"

@@ -3,7 +3,7 @@ import { getJson } from "./api.js";
 import { announce, bar, cosine, h, segments, whole } from "./dom.js";
 import { countPicker, keepRefusal, refusal, table, wordLink } from "./neighbors.js";
 import { suggestFor } from "./search.js";
-import { current, go, link } from "./state.js";
+import { current, go, link, viewOf } from "./state.js";
 
 const METHODS = [
   { key: "3cosadd", label: "3CosAdd" },
@@ -35,8 +35,7 @@ function examples(analogies) {
 }
 
 function ask(set, state, signal) {
-  const view = set.views.some(({ key }) => key === state.view) ? state.view : "";
-  return getJson("analogy", { set: set.number, view, word: [state.a, state.b, state.c], method: state.method, count: state.n }, signal);
+  return getJson("analogy", { set: set.number, view: viewOf(set).key, word: [state.a, state.b, state.c], method: state.method, count: state.n }, signal);
 }
 
 function drawForm(state, sets) {
@@ -51,7 +50,7 @@ function drawForm(state, sets) {
   const order = Object.values(inputs);
   order.forEach((input, number) =>
     suggestFor(input, {
-      parameters: () => ({ set: 0, view: sets[0].views.some(({ key }) => key === current().view) ? current().view : "" }),
+      parameters: () => ({ set: 0, view: viewOf(sets[0]).key }),
       choose: () => (order.every((each) => each.value.trim()) ? submit() : order[(number + 1) % 3].focus()),
     }),
   );

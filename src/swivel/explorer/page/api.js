@@ -7,6 +7,7 @@ export class Refused extends Error {
     this.status = status;
     this.word = answer.word;
     this.close = answer.close || [];
+    this.canGuess = answer.can_guess;
   }
 }
 

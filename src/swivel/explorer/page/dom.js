@@ -25,6 +25,8 @@ export const cosine = (number) => number.toFixed(3).replace("-", "−");
 /** Counts are sums of 1/distance: whole numbers are shown as such, others with one digit. */
 export const amount = (number) => (Number.isInteger(number) ? whole(number) : WHOLE.format(Math.round(number * 10) / 10));
 
+export const capital = (text) => text[0].toUpperCase() + text.slice(1);
+
 /** A bar from 0 to a share of 1. Its width is set through the style object, which the content policy allows. */
 export function bar(share, kind = "") {
   const fill = h("span", { class: `fill ${kind}` });

@@ -5,11 +5,12 @@ import { drawCompare } from "./compare.js";
 import { h, segments } from "./dom.js";
 import { MapPanel } from "./map.js";
 import { drawCard, drawWord, refusal } from "./neighbors.js";
+import { drawRecommend } from "./recommend.js";
 import { suggestFor } from "./search.js";
-import { catchLinks, current, go, onChange, reject, unknownParts } from "./state.js";
+import { catchLinks, current, go, onChange, reject, unknownParts, viewOf } from "./state.js";
 
-const TABS = { word: drawWord, analogy: drawAnalogy, compare: drawCompare, map: drawWord };
-const DRAWN_BY = ["tab", "q", "list", "a", "b", "c", "method", "view", "n"]; // what a tab depends on; the map's place is not among it
+const TABS = { word: drawWord, analogy: drawAnalogy, recommend: drawRecommend, compare: drawCompare, map: drawWord };
+const DRAWN_BY = ["tab", "q", "guess", "basket", "list", "a", "b", "c", "method", "view", "n"]; // what a tab depends on; the map's place is not among it
 const find = (id) => document.getElementById(id);
 
 const query = find("query");
@@ -29,9 +30,11 @@ async function begin() {
     results.replaceChildren(refusal(error));
     return;
   }
-  const { view } = current();
+  nameTabs();
+  const { tab, view } = current();
+  if (find(`tab-${tab}`).hidden) reject("tab");
   if (view && sets.every((set) => set.views.every(({ key }) => key !== view))) reject("view");
-  suggestFor(query, { parameters: () => ({ set: 0, view: viewOf(sets[0]) }), choose: ask, expressions: true });
+  suggestFor(query, { parameters: () => ({ set: 0, view: viewOf(sets[0]).key }), choose: ask, expressions: true });
   find("search").addEventListener("submit", (event) => event.preventDefault());
   onChange((state, before) => show(state, before));
   maps = sets.map((set) => new MapPanel(set, sets.length > 1));
@@ -41,11 +44,21 @@ async function begin() {
   for (const map of maps) map.start();
 }
 
-const viewOf = (set) => (set.views.some(({ key }) => key === current().view) ? current().view : "");
+/** The tabs that make sense: analogies are for words, recommendations for the rows of a table. */
+function nameTabs() {
+  const isTable = sets[0].is_table;
+  find("tab-analogy").hidden = isTable;
+  find("tab-recommend").hidden = !isTable;
+  if (isTable) find("tab-word").textContent = "Neighbors";
+}
+
+const shownTabs = () => [...document.querySelectorAll("[role=tab]:not([hidden])")];
 
 /** What was typed goes to the tab that takes it: arithmetic and words to the first. */
 function ask(text) {
-  go({ q: text, tab: current().tab === "map" ? "map" : "word", at: "" });
+  const { tab } = current();
+  const stays = tab === "map" || (tab === "recommend" && viewOf(sets[0]).noun === "row");
+  go({ q: text, guess: "", basket: "", tab: stays ? tab : "word", at: "" });
   query.blur();
 }
 
@@ -54,6 +67,8 @@ async function show(state, before) {
   drawTabs(state);
   drawViews(state);
   if (document.activeElement !== query) query.value = state.q;
+  const { noun } = viewOf(sets[0]);
+  query.placeholder = noun === "word" ? "A word, or king - man + woman" : `A ${noun}`;
   document.title = titleOf(state);
   for (const map of maps) if (map.screen) map.show();
   if (before && DRAWN_BY.every((name) => state[name] === before[name])) return;
@@ -61,20 +76,22 @@ async function show(state, before) {
   calledOff = new AbortController();
   const { signal } = calledOff;
   results.setAttribute("aria-busy", "true");
+  const place = h("div");
+  let marks = [];
   try {
-    const place = h("div");
-    const marks = await (TABS[state.tab] ?? drawWord)(place, sets, signal);
-    if (signal.aborted) return;
-    const focused = document.activeElement?.id;
-    results.replaceChildren(...warnings(), place);
-    if (focused && results.querySelector(`#${CSS.escape(focused)}`)) find(focused).focus(); // a form that was drawn anew
-    drawCard(find("card"), state, marks[0]);
-    maps.forEach((map, number) => map.mark(marks[number] ?? []));
-    if (!before || state.tab !== before.tab || state.q !== before.q) results.scrollTop = 0;
+    marks = await TABS[state.tab](place, sets, signal);
   } catch (error) {
     if (error.name === "AbortError") return;
-    results.replaceChildren(refusal(error.close ? error : Object.assign(error, { close: [] })));
+    place.replaceChildren(refusal(error));
   }
+  if (signal.aborted) return;
+  const focused = document.activeElement?.id;
+  results.replaceChildren(...warnings(), place);
+  if (focused && results.querySelector(`#${CSS.escape(focused)}`)) find(focused).focus(); // a form that was drawn anew
+  const alerts = state.tab === "map" ? [...results.querySelectorAll(".refused")] : []; // The map hides the results.
+  drawCard(find("card"), state, marks[0], alerts, viewOf(sets[0]));
+  maps.forEach((map, number) => map.mark(marks[number] ?? []));
+  if (!before || state.tab !== before.tab || state.q !== before.q) results.scrollTop = 0;
   results.removeAttribute("aria-busy");
 }
 
@@ -86,7 +103,7 @@ function warnings() {
 }
 
 function titleOf({ tab, q, a, b, c }) {
-  const subject = { word: q, map: q || "map", analogy: a && `${a} : ${b} = ${c} : ?`, compare: a && `${a} and ${b}` }[tab];
+  const subject = { word: q, recommend: q && `for ${q}`, map: q || "map", analogy: a && `${a} : ${b} = ${c} : ?`, compare: a && `${a} and ${b}` }[tab];
   return subject ? `${subject} · swivel` : "swivel explore";
 }
 
@@ -102,7 +119,7 @@ function drawTabs(state) {
 function drawViews(state) {
   const choices = sets[0].views;
   const place = find("views");
-  const chosen = viewOf(sets[0]) || choices[0].key;
+  const chosen = viewOf(sets[0]).key;
   if (place.dataset.chosen === chosen) return;
   const made = segments("Which vectors", "view", choices, chosen, (key) => go({ view: key === choices[0].key ? "" : key }));
   made.id = "views";
@@ -128,7 +145,7 @@ function turnTheme() {
 
 function nextView() {
   const keys = sets[0].views.map(({ key }) => key);
-  const next = keys[(keys.indexOf(viewOf(sets[0]) || keys[0]) + 1) % keys.length];
+  const next = keys[(keys.indexOf(viewOf(sets[0]).key) + 1) % keys.length];
   go({ view: next === keys[0] ? "" : next });
 }
 
@@ -136,16 +153,16 @@ function listenToKeys() {
   find("theme").addEventListener("click", turnTheme);
   find("help-button").addEventListener("click", () => find("help").showModal());
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => setTheme(document.documentElement.dataset.theme));
-  const tabs = [...document.querySelectorAll("[role=tab]")];
-  for (const tab of tabs) tab.addEventListener("click", () => go({ tab: tab.dataset.tab }));
-  document.querySelector("[role=tablist]").addEventListener("keydown", (event) => moveTab(event, tabs));
+  for (const tab of document.querySelectorAll("[role=tab]")) tab.addEventListener("click", () => go({ tab: tab.dataset.tab }));
+  document.querySelector("[role=tablist]").addEventListener("keydown", moveTab);
   document.addEventListener("keydown", pressAnywhere);
 }
 
-function moveTab(event, tabs) {
+function moveTab(event) {
   const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
   if (!step) return;
   event.preventDefault();
+  const tabs = shownTabs();
   const next = tabs[(tabs.indexOf(event.target) + step + tabs.length) % tabs.length];
   go({ tab: next.dataset.tab });
   next.focus();
@@ -155,9 +172,9 @@ function pressAnywhere(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || find("help").open) return;
   if ((event.key === "ArrowDown" || event.key === "ArrowUp") && moveThroughWords(event)) return;
   if (event.target.matches("input[type=text], select, textarea")) return;
-  const acts = { "/": focusSearch, "?": () => find("help").showModal(), t: turnTheme, v: nextView, Escape: focusSearch };
-  const tab = ["word", "analogy", "compare", "map"][Number(event.key) - 1];
-  const act = acts[event.key] ?? (tab && (() => go({ tab })));
+  const acts = { "/": focusSearch, "?": () => find("help").showModal(), t: turnTheme, v: nextView };
+  const tab = shownTabs()[Number(event.key) - 1];
+  const act = acts[event.key] ?? (tab && (() => go({ tab: tab.dataset.tab })));
   if (!act) return;
   event.preventDefault();
   act();

@@ -1,8 +1,8 @@
 // The map of one set: its data, its switches, its legend, and the same in words for those who do not see it.
 import { getArray, getJson, streamLabels } from "./api.js";
-import { announce, calm, h, segments, whole } from "./dom.js";
+import { announce, calm, capital, h, segments, whole } from "./dom.js";
 import { MapView } from "./map_view.js";
-import { current, go, link } from "./state.js";
+import { current, go, link, viewOf } from "./state.js";
 
 const POLL_MILLISECONDS = 1500;
 const WORDS_IN_VIEW = 30;
@@ -15,11 +15,11 @@ export class MapPanel {
     this.view = null;
     this.ids = new Map();
     this.wanted = [];
-    this.frame = h("div", { class: "frame", tabindex: "0", role: "application", "aria-label": `Map of ${set.name}: arrows move, plus and minus zoom, Enter selects the word in the center`, "aria-describedby": `words-${set.number}` });
+    this.frame = h("div", { class: "frame", tabindex: "0", role: "application", "aria-label": `Map of ${set.name}: arrows move, plus and minus zoom, Enter selects the point in the center`, "aria-describedby": `words-${set.number}` });
     this.status = h("p", { class: "status faint" });
     this.tools = h("div", { class: "map-tools" });
     this.legend = h("details", { class: "legend" }, h("summary", {}, "Clusters"));
-    this.words = h("details", { class: "legend inview" }, h("summary", {}, "Words in view"));
+    this.words = h("details", { class: "legend inview" }, h("summary", {}, this.#inView()));
     this.summary = h("p", { class: "hidden", id: `words-${set.number}` });
     const title = several ? h("h2", { class: "set" }, set.name) : h("h2", { class: "hidden" }, "Map");
     this.element = h("article", { class: "map" }, title, this.frame, this.tools, this.status, h("div", { class: "legends" }, this.legend, this.words), this.summary);
@@ -35,7 +35,7 @@ export class MapPanel {
   /** Follow the state: another view loads other places, another layout or color is drawn. */
   async show() {
     const state = current();
-    const view = this.set.views.some(({ key }) => key === state.view) ? state.view : "";
+    const view = viewOf(this.set).key;
     if (this.view !== view) return this.#load(view);
     if (state.at) this.#look(state);
     if (this.places) await this.#arrange(state);
@@ -122,8 +122,8 @@ export class MapPanel {
 
   #drawTools(state, layout) {
     const { umap, seconds, problem, points, total } = this.state ?? { umap: "computing", seconds: 0, points: 0, total: 0 };
-    const key = [layout, state.color, umap].join();
-    const part = points < total ? `The ${whole(points)} most common of ${whole(total)} words. ` : "";
+    const key = [layout, state.color, umap, this.#kind()].join();
+    const part = points < total ? `The ${whole(points)} most common of ${whole(total)} ${viewOf(this.set).noun}s. ` : "";
     const waiting = umap === "computing" ? `Computing UMAP…${seconds ? ` ${whole(Math.round(seconds))} s` : ""}` : problem;
     this.status.textContent = part + waiting;
     this.status.hidden = !this.status.textContent;
@@ -132,7 +132,7 @@ export class MapPanel {
     const name = `${this.set.number}`;
     this.tools.replaceChildren(
       segments("Layout", `layout-${name}`, [{ key: "pca", label: "PCA" }, { key: "umap", label: "UMAP", disabled: umap !== "ready" }], layout, (chosen) => go({ layout: chosen })),
-      segments("Color", `color-${name}`, [{ key: "cluster", label: "Cluster" }, { key: "frequency", label: "Frequency" }], state.color, (chosen) => go({ color: chosen })),
+      segments("Color", `color-${name}`, [{ key: "cluster", label: this.#kind() }, { key: "frequency", label: "Frequency" }], state.color, (chosen) => go({ color: chosen })),
       h("span", { class: "zoom" }, this.#button("−", "Farther", 1 / 1.6, "step"), this.#button("+", "Nearer", 1.6, "step"), this.#button("⤢", "Everything", 0)),
     );
   }
@@ -154,26 +154,32 @@ export class MapPanel {
     this.legend.hidden = !this.clusters;
   }
 
+  /** What the colors of points mean: clusters, or the user's own classes. */
+  #kind = () => (this.state?.has_classes ? "Class" : "Cluster");
+
   #drawLegend() {
-    const rows = this.state.clusters.map(({ size, typical }, number) => {
+    const rows = this.state.clusters.map(({ name, size, typical }, number) => {
       const swatch = h("span", { class: "swatch", "aria-hidden": "true" });
       swatch.style.background = PALETTE[number % PALETTE.length];
-      return h("tr", {}, h("th", { scope: "row" }, swatch, `${number + 1}`), h("td", { class: "number" }, whole(size)), h("td", {}, typical.slice(0, 4).map((token, place) => [place ? ", " : "", this.#word(token)])));
+      return h("tr", {}, h("th", { scope: "row" }, swatch, name), h("td", { class: "number" }, whole(size)), h("td", {}, typical.slice(0, 4).map((token, place) => [place ? ", " : "", this.#word(token)])));
     });
-    const heads = h("tr", {}, ["cluster", "words", "typical"].map((name) => h("th", { scope: "col" }, name)));
-    this.legend.replaceChildren(h("summary", {}, "Clusters"), h("table", {}, h("caption", { class: "hidden" }, "Clusters of the map"), h("thead", {}, heads), h("tbody", {}, rows)));
+    const heads = h("tr", {}, [this.#kind().toLowerCase(), `${viewOf(this.set).noun}s`, "typical"].map((name) => h("th", { scope: "col" }, name)));
+    const title = this.#kind() === "Class" ? "Classes" : "Clusters";
+    this.legend.replaceChildren(h("summary", {}, title), h("table", {}, h("caption", { class: "hidden" }, `${title} of the map`), h("thead", {}, heads), h("tbody", {}, rows)));
   }
 
   #word(token) {
     return h("a", { class: "word", href: link({ tab: current().tab === "map" ? "map" : "word", q: token, at: "" }) }, token);
   }
 
+  #inView = () => `${capital(viewOf(this.set).noun)}s in view`;
+
   /** The same in words: the commonest that are on the screen. */
   #describe() {
     const tokens = this.screen.inView(WORDS_IN_VIEW).map((id) => this.screen.labels[id]).filter((label) => label !== undefined);
-    this.summary.textContent = `The most common words in view: ${tokens.slice(0, 10).join(", ")}.`;
+    this.summary.textContent = `The most common ${viewOf(this.set).noun}s in view: ${tokens.slice(0, 10).join(", ")}.`;
     const items = tokens.map((token) => h("li", {}, this.#word(token)));
-    this.words.replaceChildren(h("summary", {}, "Words in view"), this.words.open ? h("ul", {}, items) : "");
+    this.words.replaceChildren(h("summary", {}, this.#inView()), this.words.open ? h("ul", {}, items) : "");
   }
 
   #pick(id) {

@@ -8,6 +8,7 @@ const CELL = 8; // pixels: labels are kept apart on a grid of such cells
 const AREA_A_LABEL = 7500; // square pixels
 const TRAVEL_MILLISECONDS = 500;
 const TRAVEL_ZOOM = 40; // at most
+const LONE_ZOOM = 4; // where there is only one mark
 const FITTED_MARKS = 12; // the marks nearest to the first one are in view after a travel
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
@@ -78,6 +79,7 @@ export class MapView {
     const around = this.marks.map((id) => [Math.abs(this.places[2 * id] - x), Math.abs(this.places[2 * id + 1] - y)]);
     around.sort((one, other) => Math.hypot(...one) - Math.hypot(...other));
     const [wide, high] = [0, 1].map((axis) => Math.max(1e-6, ...around.slice(0, FITTED_MARKS).map((each) => each[axis])));
+    if (around.length === 1) return this.#glide(x, y, LONE_ZOOM);
     const fitting = Math.min((0.36 * this.width) / wide, (0.36 * this.height) / high) / (this.scale / this.zoom);
     this.#glide(x, y, Math.max(1, Math.min(TRAVEL_ZOOM, fitting)));
   }
@@ -228,9 +230,11 @@ export class MapView {
     if (!this.widths.has(key)) this.widths.set(key, context.measureText(label).width);
     const [px, py] = this.toScreen(id);
     const [gap, width] = [strong ? (size > 13 ? 12 : 9) : 5, this.widths.get(key)];
-    const sides = [[px + gap, py]];
-    if (strong) sides.push([px - gap - width, py], [px - width / 2, py - gap - size / 2], [px - width / 2, py + gap + size / 2]);
-    const found = sides.find(([x, y]) => this.#take(taken, x, y - size * 0.6, width, size * 1.3));
+    const sides = [[px + gap, py], [px - gap - width, py]];
+    if (strong) sides.push([px - width / 2, py - gap - size / 2], [px - width / 2, py + gap + size / 2]);
+    const isInside = ([x, y]) => x >= 0 && x + width <= this.width && y >= size * 0.6 && y + size * 0.7 <= this.height;
+    const uncut = sides.filter(isInside);
+    const found = (strong ? uncut : uncut.slice(0, 1)).find(([x, y]) => this.#take(taken, x, y - size * 0.6, width, size * 1.3));
     return found ? { label, font, x: found[0], y: found[1] } : null;
   }
 

@@ -1,7 +1,7 @@
 // The tab of one word (or of arithmetic on words): its neighbors, and the columns it goes with, a list for each set.
 import { getJson } from "./api.js";
 import { amount, announce, bar, cosine, h, segments, whole } from "./dom.js";
-import { current, go, link } from "./state.js";
+import { current, go, link, viewOf } from "./state.js";
 
 export const COUNTS = ["10", "20", "50", "100", "200"];
 
@@ -16,7 +16,7 @@ export async function drawWord(place, sets, signal) {
   const first = found.find((answer) => !answer.refused);
   const inAll = found.length > 1 ? tokensInAll(found) : new Set();
   const parts = [
-    heading(state, first),
+    heading(state, first, sets[0]),
     first ? controls(state, sets, first) : null,
     h("div", { class: "columns" }, found.map((answer, number) => list(answer, sets[number], sets.length > 1, inAll))),
   ];
@@ -25,12 +25,15 @@ export async function drawWord(place, sets, signal) {
   return found.map((answer) => (answer.refused ? [] : [...answer.terms.map((term) => term.token), ...rows(answer).map((row) => row.token)]));
 }
 
-/** Ask a set; what goes with arithmetic is not known, so that is answered with what is near it. */
+/** Only rows go with columns; the columns of a table do not. */
+const hasColumns = (set) => set.columns && viewOf(set).noun !== "column";
+
+/** Ask a set; what goes with arithmetic or a guess is not known, so that is answered with what is near it. */
 async function ask(set, state, signal) {
-  const listsColumns = state.list === "columns" && set.columns;
-  const view = !listsColumns && set.views.some(({ key }) => key === state.view) ? state.view : "";
-  const near = await getJson("nearest", { set: set.number, q: state.q, count: state.n, view }, signal);
-  if (!listsColumns || near.terms.length !== 1) return near;
+  const listsColumns = state.list === "columns" && hasColumns(set);
+  const view = listsColumns ? "" : viewOf(set).key;
+  const near = await getJson("nearest", { set: set.number, q: state.q, count: state.n, view, guess: state.guess }, signal);
+  if (!listsColumns || near.terms.length !== 1 || isGuess(near.terms[0])) return near;
   const found = await getJson("columns", { set: set.number, q: near.terms[0].token, count: state.n }, signal);
   return { ...found, terms: near.terms };
 }
@@ -49,15 +52,20 @@ function tokensInAll(found) {
   return new Set(known[0].filter((token) => known.every((tokens) => tokens.includes(token))));
 }
 
-function heading(state, answer) {
-  const facts = answer && answer.terms.length === 1 ? wordFacts(answer.terms[0]) : answer ? "arithmetic on words" : "";
+function heading(state, answer, set) {
+  const { noun } = viewOf(set);
+  const facts = answer && answer.terms.length === 1 ? wordFacts(answer.terms[0], noun) : answer ? `arithmetic on ${noun}s` : "";
   return h("div", { class: "heading" }, h("h2", { class: "title" }, answer ? expression(answer.terms) : state.q), h("p", { class: "faint" }, facts));
 }
 
+const isGuess = (term) => term.expected_cosine !== undefined;
+
 /** What is known of a word, as a sentence. */
-export function wordFacts({ count, rank, of }) {
-  const place = `rank ${whole(rank)} of ${whole(of)}`;
-  return count === null ? place : `seen ${whole(count)} times · ${place}`;
+export function wordFacts(term, noun) {
+  if (isGuess(term)) return `unknown; a guess from the spelling, with an expected cosine of ${cosine(term.expected_cosine)}`;
+  const place = `rank ${whole(term.rank)} of ${whole(term.of)}`;
+  if (term.count === null) return place;
+  return noun === "word" ? `seen ${whole(term.count)} times · ${place}` : `${noun} with a sum of ${whole(term.count)} · ${place}`;
 }
 
 /** Words with their signs, each one a link. */
@@ -69,16 +77,21 @@ export function expression(terms) {
 }
 
 export function wordLink(token) {
-  return h("a", { class: "word", title: token, href: link({ tab: "word", q: token, at: "" }) }, token);
+  return h("a", { class: "word", title: token, href: link({ tab: "word", q: token, guess: "", at: "" }) }, token);
+}
+
+/** A column of a table. */
+export function columnLink(token) {
+  return h("a", { class: "word", title: token, href: link({ tab: "word", q: token, view: "c", list: "similar", at: "" }) }, token);
 }
 
 function controls(state, sets, answer) {
-  const single = !answer || answer.terms.length === 1;
+  const single = answer.terms.length === 1 && !isGuess(answer.terms[0]);
   const kinds = [
     { key: "similar", label: "Similar" },
     { key: "columns", label: "Goes with" },
   ];
-  const choose = sets.some((set) => set.columns) && single;
+  const choose = sets.some(hasColumns) && single;
   return h(
     "div",
     { class: "controls" },
@@ -99,16 +112,30 @@ function list(answer, set, several, inAll) {
   return h("section", { class: "list" }, title, answer.columns ? columnTable(answer, set) : nearTable(answer, set, inAll));
 }
 
-/** What is wrong, with spellings that would work. */
+/** What is wrong, with spellings that would work, and a guess where there may be one. */
 export function refusal(error) {
-  const close = error.close.length ? [h("p", {}, "Did you mean one of these?"), h("p", { class: "chips" }, error.close.map(chip))] : null;
-  return h("div", { class: "refused", role: "alert" }, h("p", {}, error.message), close);
+  const fix = (token) => h("a", { class: "chip", title: token, href: link(correct(error.word, token)) }, token);
+  const close = error.close?.length ? [h("p", {}, "Did you mean one of these?"), h("p", { class: "chips" }, error.close.map(fix))] : null;
+  const canGuess = error.canGuess && ["word", "map"].includes(current().tab) && current().q.trim() === error.word;
+  const guess = canGuess ? h("p", {}, h("a", { class: "guess", href: link({ guess: "1" }) }, "Guess its neighbors from its spelling")) : null;
+  return h("div", { class: "refused", role: "alert" }, h("p", {}, error.message), close, guess);
 }
 
-const chip = (token) => h("a", { class: "chip", title: token, href: link({ tab: "word", q: token, at: "" }) }, token);
+/** What to change to have a known spelling in the place of an unknown word, wherever that is. */
+function correct(word, token) {
+  const state = current();
+  const put = (text, separator) => text.split(separator).map((part) => (part === word ? token : part)).join("");
+  const changes = { q: state.q.trim() === word ? token : put(state.q, /(\s+|[+-])/), basket: put(state.basket, /(\n)/) };
+  for (const name of ["a", "b", "c"]) changes[name] = state[name] === word ? token : state[name];
+  const isPut = Object.entries(changes).some(([name, value]) => value !== state[name]);
+  return { ...(isPut ? changes : { tab: "word", q: token }), at: "" };
+}
+
+export const chip = (token) => h("a", { class: "chip", title: token, href: link({ tab: "word", q: token, guess: "", at: "" }) }, token);
 
 function nearTable(answer, set, inAll) {
-  if (!answer.answers.length) return h("p", { class: "faint" }, "No neighbors: this word never co-occurred with anything.");
+  const { noun } = viewOf(set);
+  if (!answer.answers.length) return h("p", { class: "faint" }, `No neighbors: this ${noun} never co-occurred with anything.`);
   const body = answer.answers.map((row) =>
     h(
       "tr",
@@ -118,12 +145,14 @@ function nearTable(answer, set, inAll) {
       frequency(row, set),
     ),
   );
-  return table("Nearest words", ["word", "cosine", ...frequencyHeads(set)], body);
+  return table(`Nearest ${noun}s`, [noun, "cosine", ...frequencyHeads(set)], body);
 }
 
-/** A column's label: a link where it is a word, too; others say where a word stood, such as `right 2-10:milk`. */
-export function columnLabel({ token, is_word }) {
-  return is_word ? wordLink(token) : h("span", { class: "word", title: token }, token);
+/** A column's label: a column of a table, or a word and where it stood, such as that of `right 2-10:milk`. */
+export function columnLabel({ token, word, place }, set) {
+  if (set.is_table) return columnLink(token);
+  if (word === null) return h("span", { class: "word", title: token }, token);
+  return [wordLink(word), place ? h("small", { class: "faint", title: token }, place) : null];
 }
 
 function columnTable(answer, set) {
@@ -132,7 +161,7 @@ function columnTable(answer, set) {
     h(
       "tr",
       {},
-      h("th", { scope: "row" }, columnLabel(row)),
+      h("th", { scope: "row" }, columnLabel(row, set)),
       h("td", { class: "measure" }, bar(row.scores[0] / most, "second"), h("span", {}, row.scores[0].toFixed(2))),
       set.has_matrix ? h("td", { class: "number" }, row.counts[0] === null ? "–" : amount(row.counts[0])) : null,
       h("td", { class: "number rank" }, whole(row.rank)),
@@ -154,28 +183,34 @@ export function table(caption, heads, body, measures = [1]) {
   return h("table", {}, h("caption", { class: "hidden" }, caption), h("thead", {}, h("tr", {}, names)), h("tbody", {}, body));
 }
 
-/** On a map alone, what is marked: the word, its nearest, and the way to all of them. */
-export function drawCard(place, state, tokens) {
-  place.hidden = state.tab !== "map" || !tokens?.length;
-  const onMap = (token) => h("a", { class: "chip", title: token, href: link({ q: token, at: "" }) }, token);
-  place.replaceChildren(
+/** On a map alone, what is wrong, and what is marked: the word, its nearest, and the way to all of them. */
+export function drawCard(place, state, tokens, alerts, { noun }) {
+  place.hidden = state.tab !== "map" || !(tokens?.length || alerts.length);
+  place.replaceChildren(...alerts);
+  if (!tokens?.length) return;
+  const onMap = (token) => h("a", { class: "chip", title: token, href: link({ q: token, guess: "", at: "" }) }, token);
+  place.append(
     h("h3", {}, state.q),
-    h("a", { class: "primary", href: link({ tab: "word" }) }, "Show word"),
-    h("p", { class: "chips" }, (tokens ?? []).slice(1, 7).map(onMap)),
+    h("a", { class: "primary", href: link({ tab: "word" }) }, `Show ${noun}`),
+    h("p", { class: "chips" }, tokens.slice(1, 7).map(onMap)),
   );
 }
 
+const examplesOf = (set) => (viewOf(set).noun === "column" ? set.column_examples : set.examples);
+
 function welcome(sets) {
+  const size = (set) => (set.is_table ? `${whole(set.tokens)} rows, ${whole(set.columns)} columns` : `${whole(set.tokens)} words`);
   const names = sets.map((set) =>
-    h("p", {}, h("strong", {}, set.name), h("span", { class: "faint" }, ` ${whole(set.tokens)} words, ${whole(set.dim)} dimensions`)),
+    h("p", {}, h("strong", {}, set.name), h("span", { class: "faint" }, ` ${size(set)}, ${whole(set.dim)} dimensions`)),
   );
+  const { noun } = viewOf(sets[0]);
   return h(
     "div",
     { class: "welcome" },
     h("h2", { class: "title" }, "Explore the vectors"),
     names,
-    h("p", {}, "Type a word, or start with one of these:"),
-    h("p", { class: "chips" }, sets[0].examples.map(chip)),
+    h("p", {}, `Type a ${noun}, or start with one of these:`),
+    h("p", { class: "chips" }, examplesOf(sets[0]).map(chip)),
     sets[0].expressions.length ? [h("p", {}, "Words can be added and subtracted:"), h("p", { class: "chips" }, sets[0].expressions.map(chip))] : null,
     h("p", { class: "faint keyboard" }, h("kbd", {}, "/"), " search from anywhere, ", h("kbd", {}, "1"), " to ", h("kbd", {}, "4"), " tabs, ", h("kbd", {}, "?"), " all keys"),
   );

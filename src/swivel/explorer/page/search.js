@@ -71,16 +71,11 @@ function press(field, event) {
   if (event.key === "ArrowDown" && open) mark(field, (field.marked + 1) % options.length);
   else if (event.key === "ArrowUp" && open) mark(field, (field.marked <= 0 ? options.length : field.marked) - 1);
   else if (event.key === "Enter") take(field, open && field.marked >= 0 ? options[field.marked].dataset.token : null);
-  else if (event.key === "Escape") escape(field, open);
+  else if (event.key === "Escape" && open) close(field);
+  else if (event.key === "Escape") field.input.blur(); // Then keys mean what the help says.
   else return;
   event.preventDefault();
   event.stopPropagation();
-}
-
-function escape(field, open) {
-  if (open) close(field);
-  else if (field.input.value) field.input.value = "";
-  else field.input.blur();
 }
 
 function mark(field, number) {

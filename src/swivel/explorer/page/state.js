@@ -1,8 +1,10 @@
 // What the page shows, as the address says it: every state has a link, and the back button works.
 
 const DEFAULTS = {
-  tab: "word", // word, analogy, compare, map
+  tab: "word", // word, analogy, recommend, compare, map
   q: "", // a word or an expression
+  guess: "", // 1: guess an unknown word from its spelling
+  basket: "", // columns of a new row, a line each
   list: "similar", // similar words, or the columns that a word goes with
   a: "", // the words of analogies and comparisons
   b: "",
@@ -16,7 +18,8 @@ const DEFAULTS = {
 };
 
 const VALUES = {
-  tab: /^(word|analogy|compare|map)$/,
+  tab: /^(word|analogy|recommend|compare|map)$/,
+  guess: /^1?$/,
   list: /^(similar|columns)$/,
   method: /^3cos(add|mul)$/,
   n: /^(10|20|50|100|200)$/,
@@ -48,6 +51,9 @@ export function reject(name) {
 
 /** The state as it is. */
 export const current = () => state;
+
+/** The view of a set that is shown: the one that the address names if the set has it, else the first. */
+export const viewOf = (set) => set.views.find(({ key }) => key === state.view) ?? set.views[0];
 
 /** The address of the state with some changes: what links point at. */
 export function link(changes) {
