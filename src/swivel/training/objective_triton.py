@@ -83,6 +83,8 @@ def find_rate(state, mask, mean_square, learning_rate, OPTIMIZER: tl.constexpr):
     mean_square: of the values of the gradient. `state` points at one number per vector.
     """
     a = tl.load(state, mask=mask, other=1.0)
+    # Each of the warps that share a long vector loads its state: none may store it before all have.
+    tl.debug_barrier()
     a = tl.maximum(OPTIMIZER[0] * a + mean_square, MIN_ACCUMULATOR)
     tl.store(state, a, mask=mask)
     return learning_rate * tl.rsqrt(a)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from step_contract import HAS_GPU, OBJECTIVES, Block, Maker, check_contract, each_kind_and_zeros, make_block
+from step_contract import HAS_GPU, OBJECTIVES, Block, Maker, check_contract, each_kind_and_zeros, make_block, run_step
 from swivel.config import TrainConfig
 from swivel.training.backends import BackendSettings, ZeroSampling
 from swivel.training.objective import find_unit_offsets
@@ -37,6 +38,19 @@ def make_blocks(shape: tuple[int, int], dim: int, objective: TrainConfig, *, mir
 def test_step_matches_the_reference(make: Maker, kind: str, shape: tuple[int, int], dim: int, mirrored: bool) -> None:
     settings = BackendSettings(TrainConfig(weight_decay=1e-4), ZeroSampling())
     check_contract(make, kind, make_blocks(shape, dim, settings.config, mirrored=mirrored), settings)
+
+
+@on_triton
+@pytest.mark.parametrize("dim", [1000, 1024])
+def test_all_parts_of_a_long_vector_take_a_step_of_the_same_size(make: Maker, kind: str, dim: int) -> None:
+    settings = BackendSettings(TrainConfig(weight_decay=1e-4), ZeroSampling())
+    block, backend = make_block((1271, 300), dim, settings.config), make(settings)
+    first, _ = run_step(backend, block)
+    # Warps that share a vector could read its state after another one had changed it: in one run of thirty.
+    for _ in range(100):
+        again, _ = run_step(backend, block)
+        for array, values in first.items():
+            np.testing.assert_array_equal(again[array], values, err_msg=array)
 
 
 @pytest.mark.parametrize("kind", ["triton-on-cuda float32"])
