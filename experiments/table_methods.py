@@ -104,17 +104,27 @@ class Method:
     axes: Mapping[str, Axis] = field(default_factory=dict)
 
 
-def choose_fit(method: Method, split: TableSplit, dim: int, *, k: int = 20, trials: int = TRIALS) -> ChosenFit:
+def choose_fit(
+    method: Method, split: TableSplit, dim: int, *, k: int = 20, trials: int = TRIALS, refit: bool = False
+) -> ChosenFit:
     """Return the fit with the highest Recall + NDCG at k on the validation cells, evaluated on the test cells.
 
     From the first settings on, one setting at a time moves to the better one of its neighbors, until no neighbor is
-    better: the optimum is inside what was tried. Raises ConfigError if that takes more than `trials` fits.
+    better: the optimum is inside what was tried. Raises ConfigError if that takes more than `trials` fits. With
+    `refit`, the validation cells are trained, too, before the test.
     """
     fit = method.prepare(split.train, dim)
     validation = _keep_rows(split.validation, MAX_VALIDATION_ROWS)
     tried: dict[tuple[int, ...], float] = {}
     best: tuple[float, Mapping[str, float], Scores] | None = None
     times = [0.0, 0.0]
+
+    def measure(fit: Fit, values: Mapping[str, Any]) -> Scores:
+        started = time.perf_counter(), time.process_time()
+        scores = fit(**values)
+        for number, now in enumerate((time.perf_counter(), time.process_time())):
+            times[number] = max(times[number], now - started[number])
+        return scores
 
     def quality(position: tuple[int, ...]) -> float:
         nonlocal best
@@ -124,11 +134,7 @@ def choose_fit(method: Method, split: TableSplit, dim: int, *, k: int = 20, tria
         if len(tried) == trials:
             raise ConfigError(f"the best settings are not inside the {trials} that were tried")
 
-        started = time.perf_counter(), time.process_time()
-        scores = fit(**values)
-        for number, now in enumerate((time.perf_counter(), time.process_time())):
-            times[number] = max(times[number], now - started[number])
-
+        scores = measure(fit, values)
         report = evaluate_ranking(scores, validation, split.train, k=k)
         tried[position] = report.recall + report.ndcg
         if best is None or tried[position] > best[0]:
@@ -147,8 +153,12 @@ def choose_fit(method: Method, split: TableSplit, dim: int, *, k: int = 20, tria
                 place, highest, is_inside = best_neighbor, quality(best_neighbor), False
 
     assert best is not None
-    settings = " ".join(f"{name} {value:.4g}" for name, value in best[1].items())
-    report = evaluate_ranking(best[2], split.test, split.train + split.validation, k=k)
+    _, values, scores = best
+    known = scipy.sparse.csr_array(split.train + split.validation)
+    if refit:
+        scores = measure(method.prepare(known, dim), values)
+    report = evaluate_ranking(scores, split.test, known, k=k)
+    settings = " ".join(f"{name} {value:.4g}" for name, value in values.items())
     return ChosenFit(settings, len(tried), times[0], times[1], report)
 
 
