@@ -133,22 +133,22 @@ def test_known_rows_get_the_columns_of_their_group_that_they_lack(recommender: R
     for row in ("r0", "r9", "r30"):
         seen = {column for label, column, _ in make_cells() if label == row}
         found = recommender.recommend(row, 2)
-        assert {group_of(each.column) for each in found} == {group_of(row)}
-        assert not seen & {each.column for each in found}
+        assert {group_of(each.label) for each in found} == {group_of(row)}
+        assert not seen & {each.label for each in found}
         assert all(set(each.because_of) <= seen and len(each.because_of) == 3 for each in found)
         assert [each.score for each in found] == sorted((each.score for each in found), reverse=True)
 
 
 def test_new_rows_are_folded_in_one_by_one_and_in_batches(recommender: Recommender) -> None:
     found = recommender.recommend({"c1": 2, "c5": 1}, 4)
-    assert {group_of(each.column) for each in found} == {1} and not {"c1", "c5"} & {each.column for each in found}
+    assert {group_of(each.label) for each in found} == {1} and not {"c1", "c5"} & {each.label for each in found}
 
     vocabulary = recommender.vectors.column_vocabulary
     assert vocabulary is not None
     counts = np.zeros((1, len(vocabulary)))
     counts[0, [vocabulary.id("c1"), vocabulary.id("c5")]] = [2, 1]
     ids, scores = recommender.recommend_each(scipy.sparse.csr_array(counts), 4)
-    assert [vocabulary[column] for column in ids[0]] == [each.column for each in found]
+    assert [vocabulary[column] for column in ids[0]] == [each.label for each in found]
     np.testing.assert_allclose(scores[0], [each.score for each in found], rtol=1e-5)
 
 
@@ -159,7 +159,7 @@ def test_known_rows_in_batches_are_those_one_by_one(recommender: Recommender) ->
         ids, scores = recommender.recommend_known(labels, 4)
         for row, label in enumerate(labels or list(recommender.vectors.vocabulary)):
             expected = recommender.recommend(label, 4)
-            assert [vocabulary[column] for column in ids[row]] == [each.column for each in expected]
+            assert [vocabulary[column] for column in ids[row]] == [each.label for each in expected]
             # A score near 0 is the difference of two that are not.
             np.testing.assert_allclose(scores[row], [each.score for each in expected], rtol=1e-5, atol=1e-6)
 
@@ -172,22 +172,22 @@ def test_known_rows_in_batches_are_those_one_by_one(recommender: Recommender) ->
 def test_columns_with_the_count_zero_are_recommended(recommender: Recommender) -> None:
     expected = recommender.recommend({"c1": 2}, 32)
     assert recommender.recommend({"c1": 2, "c5": 0}, 32) == expected
-    assert "c5" in {each.column for each in expected}
+    assert "c5" in {each.label for each in expected}
 
     vocabulary = recommender.vectors.column_vocabulary
     assert vocabulary is not None
     cells = np.array([2.0, 0.0]), ([0, 0], [vocabulary.id("c1"), vocabulary.id("c5")])
     counts = scipy.sparse.csr_array(cells, shape=(1, len(vocabulary)))
     ids, _ = recommender.recommend_each(counts, 31)
-    assert [vocabulary[column] for column in ids[0]] == [each.column for each in expected]
+    assert [vocabulary[column] for column in ids[0]] == [each.label for each in expected]
     assert counts.nnz == 2
 
 
 def test_filter_and_seen_columns(recommender: Recommender) -> None:
     found = recommender.recommend("r0", 3, filter=lambda column: column in ("c1", "c2"))
-    assert {each.column for each in found} == {"c1", "c2"}
+    assert {each.label for each in found} == {"c1", "c2"}
     seen = {column for label, column, _ in make_cells() if label == "r0"}
-    assert seen & {each.column for each in recommender.recommend("r0", 5, exclude_seen=False)}
+    assert seen & {each.label for each in recommender.recommend("r0", 5, exclude_seen=False)}
 
 
 def test_similar_columns_are_of_the_same_group(recommender: Recommender) -> None:
@@ -271,10 +271,10 @@ def call(*words: str) -> Any:
 
 def test_command_recommends_for_known_and_new_rows(folders: Path) -> None:
     found = call("recommend", str(folders / "vectors"), "r0", "r1", "--matrix", str(folders / "matrix"), "-n", "2")
-    assert list(found) == ["r0", "r1"] and {group_of(each["column"]) for each in found["r1"]} == {1}
+    assert list(found) == ["r0", "r1"] and {group_of(each["label"]) for each in found["r1"]} == {1}
 
     found = call("recommend", str(folders / "vectors"), "--for", str(folders / "new.tsv"), "-n", "3")
-    assert {group_of(each["column"]) for each in found["new"]} == {1}
+    assert {group_of(each["label"]) for each in found["new"]} == {1}
 
     shown = CliRunner().invoke(
         cli, ["recommend", str(folders / "vectors"), "--for", str(folders / "new.tsv"), "--quiet"]

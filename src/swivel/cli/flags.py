@@ -214,6 +214,11 @@ def count_option(help: str = "how many", default: int = 10) -> Decorator:
     return click.option("-n", "--count", type=int, default=default, show_default=True, help=help)
 
 
+def side_option(help: str) -> Decorator:
+    """Return the option for the side of a table that labels are from."""
+    return click.option("--side", type=click.Choice(["rows", "columns"]), default="rows", show_default=True, help=help)
+
+
 overwrite_option = group_option("machine", "--overwrite", "replace finished results", is_flag=True)
 threads_option = group_option("machine", "--threads", "threads to use  [default: all cores]", type=int)
 resource_options = combine(
