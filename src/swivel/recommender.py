@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise, repeat
@@ -96,13 +96,13 @@ class Recommendation:
     ('jam', 1.5)
     """
 
-    # A dataclass, and no named tuple, because FastAPI and pandas keep its names.
     label: str
     score: float
     because_of: tuple[str, ...]
 
-    def __iter__(self) -> Iterator[Any]:
-        return iter((self.label, self.score, self.because_of))
+    # A named tuple would be an array in the JSON of FastAPI, and with `__iter__` pandas would ignore the names.
+    def __getitem__(self, index: int) -> Any:
+        return (self.label, self.score, self.because_of)[index]
 
 
 class Recommender:

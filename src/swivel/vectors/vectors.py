@@ -190,7 +190,7 @@ class Vectors:
         labels = None if self.columns_per_row else self.column_vocabulary  # columns that are not parts of the rows
         if labels is not None and token in labels:
             raise UnknownToken(
-                f"{token!r} is the label of a column, not of a row: swap rows and columns with .T "
+                f"{token!r} is the label of a column, not of a row; swap them with .T "
                 "(on the command line: side='columns')"
             )
         return self.vocabulary.id(token, kind="tokens" if labels is None else "labels")
