@@ -112,7 +112,7 @@ def write_ratings(file: Path) -> None:
     lines = []
     for user in range(200):
         for film in rng.choice(100, 40, replace=False).tolist():
-            rating = rng.integers(4, 6) if film % 4 == user % 4 else rng.integers(1, 4)
+            rating = rng.integers(4, 6) if film % 4 == user % 4 else rng.integers(1, 3)
             lines.append(f"{user}\t{film}\t{rating}\t{rng.integers(1_000_000)}\n")
     file.write_text("".join(lines), encoding="utf-8")
 

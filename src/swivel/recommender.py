@@ -190,8 +190,8 @@ class Recommender:
         >>> table = swivel.import_counts([(who, what, 1) for who in likes for what in likes[who].split()])
         >>> recommender = Recommender(swivel.train(table, dim=4), table)
         >>> extended = recommender.extend([("cid", "crackers", 1), ("eve", "chips", 1)])
-        >>> [each.label for each in extended.recommend("eve", 3)]
-        ['beer', 'nuts', 'crackers']
+        >>> sorted(each.label for each in extended.recommend("eve", 3))
+        ['beer', 'crackers', 'nuts']
         """
         table = open_table(table)
         rows = _join(self.vectors.vocabulary, table.rows)
