@@ -32,6 +32,8 @@ TEXT_CONFIGS: tuple[dict[str, Any], ...] = (
     {"fields": "2,1"},
     {"header": True, "fields": "tea,milk,3"},
     {"separator": "semicolon", "comment": "%"},
+    {"format": "crosstab"},
+    {"format": "crosstab", "separator": "comma"},
 )
 BASKET_CONFIGS: tuple[dict[str, Any], ...] = (
     {},

@@ -284,3 +284,10 @@ def test_score_is_the_recall_of_cells_that_are_left_out_so_that_a_search_needs_n
     # 30 columns of the own group, half of which a row has: a random ranking of the others finds 20 of 285.
     assert search.best_score_ > 0.6
     assert search.best_estimator_.score(counts) == search.best_estimator_.score(counts.toarray())
+
+
+def test_a_bare_estimator_is_searched_without_a_scoring() -> None:
+    counts = planted_counts(3)
+    search = GridSearchCV(SwivelEmbedding(), {"dim": [2, 4]}, cv=2).fit(counts)
+    assert 0 < search.best_score_ <= 1
+    assert search.best_params_["dim"] in (2, 4)

@@ -44,6 +44,7 @@ def is_read(target: Target, data: bytes, folder: Path) -> bool:
     return True
 
 
+@pytest.mark.filterwarnings("ignore::swivel.errors.SwivelWarning")  # A warning is no error.
 @pytest.mark.parametrize("name", TARGETS)
 def test_whatever_the_bytes_a_value_or_one_clear_error(name: str, tmp_path: Path) -> None:
     target, rng = TARGETS[name], random.Random(1)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from swivel.evaluation import evaluate as evaluate
     from swivel.evaluation import evaluate_ranking as evaluate_ranking
     from swivel.evaluation import evaluate_texts as evaluate_texts
+    from swivel.evaluation import split_table as split_table
     from swivel.explorer.maps import make_map as make_map
     from swivel.pipeline.add import add as add
     from swivel.pipeline.count import count as count
@@ -49,7 +50,7 @@ _NAMES = {
     "swivel.counts.importers": ("import_counts",),
     "swivel.errors": ("SwivelError",),
     "swivel.estimator": ("SwivelEmbedding",),
-    "swivel.evaluation": ("evaluate", "evaluate_ranking", "evaluate_texts"),
+    "swivel.evaluation": ("evaluate", "evaluate_ranking", "evaluate_texts", "split_table"),
     "swivel.explorer.maps": ("make_map",),
     "swivel.pipeline.add": ("add",),
     "swivel.pipeline.count": ("count", "find_phrases"),

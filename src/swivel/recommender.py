@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise, repeat
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
 from swivel.config import TrainConfig, recorded_config
+from swivel.corpus.vocabulary import Vocabulary, to_label
 from swivel.counts import Matrix, as_matrix
-from swivel.errors import ConfigError
-from swivel.evaluation.table_ranking import RankingReport, drop_zeros, evaluate_ranking
-from swivel.vectors import Neighbor, Vectors
+from swivel.counts.importers.matrix_readers import is_sparse
+from swivel.errors import ConfigError, SwivelWarning
+from swivel.evaluation.table_ranking import RankingReport, drop_zeros, evaluate_ranking, open_table
+from swivel.runtime.numbers import plural
+from swivel.vectors import Neighbor, Vectors, VectorTable
 from swivel.vectors.folder import find_matrix
 from swivel.vectors.formats import as_vectors
 from swivel.vectors.search import Floats, best_rows, check_count
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
 
 KINDS = ("pmi", "log_count", "ranking")
 REASONS = 3  # columns in `because_of`
+SHOWN_LABELS = 5  # of those that a warning is about
 
 
 def default_popularity(rows: int, columns: int) -> float:
@@ -81,33 +87,36 @@ class ColumnRanking:
         return best_rows(self._columns, rows, count, biases=biases, excluded=excluded)
 
 
-Label = str | int | np.integer[Any]  # of a row or column; numbers are labels as they are written
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """The label of a column, its score, and the columns of the row that are most similar to it.
 
+    >>> label, score, because_of = Recommendation("jam", 1.5, ("tea",))
+    >>> label, score
+    ('jam', 1.5)
+    """
 
-def _name(label: Any) -> Any:
-    """Return the label of a row or column that may be given as a number, such as the id of a user."""
-    is_number = isinstance(label, (int, np.integer)) and not isinstance(label, bool)
-    return str(label) if is_number else label
-
-
-class Recommendation(NamedTuple):
-    """A column, its score, and the columns of the row that are most similar to it."""
-
-    column: str
+    label: str
     score: float
     because_of: tuple[str, ...]
 
+    # A named tuple would be an array in the JSON of FastAPI, and with `__iter__` pandas would ignore the names.
+    def __getitem__(self, index: int) -> Any:
+        return (self.label, self.score, self.because_of)[index]
+
 
 class Recommender:
-    """Recommends columns for rows: products for a user, tags for a package.
+    """Recommends columns for rows: products for a user, tags for a package. Its attribute `T` recommends rows.
+
+    Rows and columns are given by their labels, which may be any ids: 7 is the label "7".
 
     Parameters
     ----------
     vectors
         Vectors trained on a table, or their folder.
     matrix
-        The table, or its folder: which columns the known rows have. By default the folder `matrix` beside that of the
-        vectors, if they were trained on it. New rows do not need it.
+        The table, its folder, or a SciPy sparse matrix in the order of the vectors: which columns the known rows have.
+        By default the folder `matrix` beside that of the vectors, if they were trained on it. New rows do not need it.
     popularity
         Factor of the logarithm of a column's sum in the ranking. By default the one that training chose (recipe
         `table`), or one that follows from the numbers of rows and columns; 0 ranks by w . c alone.
@@ -118,27 +127,33 @@ class Recommender:
     >>> likes = {"ann": "tea cake", "bob": "tea cake jam", "cid": "beer chips", "dan": "beer chips nuts"}
     >>> table = swivel.import_counts([(who, what, 1) for who in likes for what in likes[who].split()])
     >>> recommender = Recommender(swivel.train(table, dim=4), table)
-    >>> [each.column for each in recommender.recommend("ann", 1)]
+    >>> [each.label for each in recommender.recommend("ann", 1)]
     ['jam']
-    >>> [each.column for each in recommender.recommend({"chips": 1}, 1)]
+    >>> [each.label for each in recommender.recommend({"chips": 1}, 1)]
     ['beer']
+    >>> [each.label for each in recommender.T.recommend("jam", 1)]
+    ['ann']
     """
 
     def __init__(
         self,
         vectors: Vectors | str | Path,
-        matrix: Matrix | str | Path | None = None,
+        matrix: Any = None,
         *,
         popularity: float | None = None,
     ) -> None:
         self.vectors = as_vectors(vectors)
-        self.matrix = None if matrix is None else as_matrix(matrix)
+        self.matrix = matrix if matrix is None or is_sparse(matrix) else as_matrix(matrix)
         # Vectors of other tools, and sums of rows and columns, cannot rank columns.
         columns = self.vectors.column_table
         if columns is None or columns.sums is None or self.vectors.row_sums is None:
             raise ConfigError("these vectors have no columns: pass vectors or a folder written by swivel train")
         labels = self.vectors.vocabulary.tokens, columns.vocabulary.tokens
-        if self.matrix is not None and (self.matrix.rows.tokens, self.matrix.columns.tokens) != labels:
+        if isinstance(self.matrix, Matrix):
+            is_other = (self.matrix.rows.tokens, self.matrix.columns.tokens) != labels
+        else:
+            is_other = self.matrix is not None and self.matrix.shape != (len(labels[0]), len(labels[1]))
+        if is_other:
             raise ConfigError(
                 "matrix has other rows or columns than the vectors: pass the matrix they were trained on",
                 argument="matrix",
@@ -146,13 +161,78 @@ class Recommender:
         self._columns, self._sums = columns, columns.sums
         if self.matrix is None:
             self.matrix = find_matrix(self.vectors)
+        self._popularity = popularity
         if popularity is None:
             popularity = self.vectors.settings.get("ranking", {}).get("popularity")
         self.ranking = ColumnRanking(self._columns.values, self._sums, len(self.vectors), popularity)
 
+    @cached_property
+    def T(self) -> Recommender:  # noqa: N802 (as in NumPy and pandas)
+        """The recommender of rows for columns: who would like a film? All methods have rows and columns swapped."""
+        seen = None if self.matrix is None else self._seen.T
+        return Recommender(self.vectors.T, seen, popularity=self._popularity)
+
+    def extend(self, table: Any) -> Recommender:
+        """Return a recommender that also has the new rows and columns of a table.
+
+        New rows are folded in from their cells with known columns, new columns from their cells with known rows; the
+        vectors that were trained stay. `vectors.save` of the result keeps the new ones.
+
+        Parameters
+        ----------
+        table
+            A matrix, its folder, or what `swivel.import_counts` reads, such as a data frame.
+
+        Examples
+        --------
+        >>> import swivel
+        >>> likes = {"ann": "tea cake", "bob": "tea cake jam", "cid": "beer chips", "dan": "beer chips nuts"}
+        >>> table = swivel.import_counts([(who, what, 1) for who in likes for what in likes[who].split()])
+        >>> recommender = Recommender(swivel.train(table, dim=4), table)
+        >>> extended = recommender.extend([("cid", "crackers", 1), ("eve", "chips", 1)])
+        >>> sorted(each.label for each in extended.recommend("eve", 3))
+        ['beer', 'crackers', 'nuts']
+        """
+        table = open_table(table)
+        rows = _join(self.vectors.vocabulary, table.rows)
+        columns = _join(self._columns.vocabulary, table.columns)
+        row_ids = np.array([rows.ids[label] for label in table.rows], np.int64)
+        column_ids = np.array([columns.ids[label] for label in table.columns], np.int64)
+        cells = _place_cells(table, row_ids, column_ids, (len(rows), len(columns)))
+
+        row_count, column_count = len(self.vectors), len(self._columns.vocabulary)
+        extended_rows = self._extend_rows(rows, cells[row_count:, :column_count])
+        extended_columns = self.T._extend_rows(columns, cells[:row_count, column_count:].T)
+        # The vectors are no longer those of the matrix that they were trained on.
+        facts = {name: fact for name, fact in self.vectors.facts.items() if name != "matrix"}
+        vectors = self.vectors.replace(rows=extended_rows, columns=extended_columns, facts=facts)
+
+        seen = None
+        if self.matrix is not None:
+            seen = self._seen.copy()
+            seen.resize(cells.shape)
+            seen = seen + cells
+        return Recommender(vectors, seen, popularity=self.ranking.popularity)
+
+    def _extend_rows(self, vocabulary: Vocabulary, counts: Any) -> VectorTable:
+        """Return the rows with new ones, which are the last labels of the vocabulary and have these counts."""
+        rows = self.vectors.row_table
+        if not counts.shape[0]:
+            return rows
+
+        counts = scipy.sparse.csr_array(counts)
+        trained_on = counts.log1p() if self._fixed.config.transform == "log" else counts
+        new_sums = np.asarray(trained_on.sum(axis=1)).ravel()
+        lonely = [vocabulary[len(rows.values) + number] for number in np.flatnonzero(new_sums == 0).tolist()]
+        if lonely:
+            _warn_of(lonely, "new label", "without cells with known ones")
+        assert rows.sums is not None
+        values = np.concatenate([rows.values, self.fold_in(counts)])
+        return VectorTable(vocabulary, values, np.concatenate([rows.sums, new_sums]))
+
     def recommend(
         self,
-        row: Label | Mapping[Any, float],
+        row: Hashable | Mapping[Any, float],
         count: int = 10,
         *,
         exclude_seen: bool = True,
@@ -163,14 +243,13 @@ class Recommender:
         Parameters
         ----------
         row
-            The label of a row, or the counts of a new one by column; unknown columns are an error. Labels that are
-            numbers can be given as such.
+            The label of a row, or the counts of a new one by column. Unknown columns are left out with a warning.
         exclude_seen
             Leave out the columns that the row has; for a known row this needs `matrix`.
         filter
             Function that returns whether a column may be recommended.
         """
-        row = row if isinstance(row, Mapping) else _name(row)
+        row = row if isinstance(row, Mapping) else to_label(row)
         counts = self._counts_of(row, is_needed=exclude_seen)
         vector = self.vectors.rows[[self.vectors.find_row(row)]] if isinstance(row, str) else self.fold_in(counts)
         names = self._columns.vocabulary.tokens
@@ -181,11 +260,18 @@ class Recommender:
         return self._describe(ids[0], scores[0], counts)
 
     def recommend_table(
-        self, table: Matrix, count: int = 10, *, exclude_seen: bool = True
+        self, table: Any, count: int = 10, *, exclude_seen: bool = True
     ) -> dict[str, list[Recommendation]]:
-        """Return the best columns for each row of a table of new rows, by its label; unknown columns are left out."""
+        """Return the best columns for each row of a table of new rows, by its label.
+
+        `table` is a matrix, its folder, or what `swivel.import_counts` reads, such as a data frame. Unknown columns are
+        left out with a warning.
+        """
+        table = open_table(table)
         # Labels are matched by name: the table may have its columns in another order.
-        counts = self._place_cells(table, np.arange(table.shape[0]), table.shape[0])
+        column_ids = _find_known(self._columns.vocabulary, table.columns, "column")
+        shape = table.shape[0], len(self._columns.vocabulary)
+        counts = _place_cells(table, np.arange(table.shape[0]), column_ids, shape)
         ids, scores = self.recommend_each(counts, count, exclude_seen=exclude_seen)
         return {
             label: self._describe(ids[number], scores[number], counts[[number]])
@@ -204,21 +290,21 @@ class Recommender:
         return self.ranking.find_best(self.fold_in(counts), count, seen=counts if exclude_seen else None)
 
     def recommend_known(
-        self, rows: Sequence[Label] | None = None, count: int = 10, *, exclude_seen: bool = True
+        self, rows: Sequence[Hashable] | None = None, count: int = 10, *, exclude_seen: bool = True
     ) -> tuple[NDArray[np.intp], Floats]:
         """Return ids and scores of the best columns for each of many known rows, of shape (n_rows, count).
 
         `rows` are labels, by default all in the order of `vocabulary`. Ids are positions in `column_vocabulary`, -1
         where no column is left. `exclude_seen` needs `matrix`.
         """
-        ids = slice(None) if rows is None else self.vectors.find_rows(map(_name, rows))
+        ids = slice(None) if rows is None else self.vectors.find_rows(map(to_label, rows))
         return self.ranking.find_best(self.vectors.rows[ids], count, seen=self._seen[ids] if exclude_seen else None)
 
-    def similar(self, column: Label, count: int = 10) -> list[Neighbor]:
+    def similar(self, column: Hashable, count: int = 10) -> list[Neighbor]:
         """Return the columns with the most similar vectors, by cosine."""
-        return self._column_vectors.nearest(_name(column), count)
+        return self._column_vectors.nearest(to_label(column), count)
 
-    def score(self, row: Label, columns: Sequence[Label] | None = None, *, kind: str = "pmi") -> Floats:
+    def score(self, row: Hashable, columns: Sequence[Hashable] | None = None, *, kind: str = "pmi") -> Floats:
         """Return the scores of a row with some columns, or with all of them.
 
         Parameters
@@ -234,10 +320,10 @@ class Recommender:
         if kind not in KINDS:
             raise ConfigError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
         vocabulary = self._columns.vocabulary
-        row_id = self.vectors.find_row(_name(row))
+        row_id = self.vectors.find_row(to_label(row))
         ids = np.arange(len(vocabulary))
         if columns is not None:
-            ids = np.array([vocabulary.id(_name(label), kind="columns") for label in columns], np.int64)
+            ids = np.array([vocabulary.id(to_label(label), kind="columns") for label in columns], np.int64)
         if kind == "ranking":
             return np.asarray(self.ranking.score(self.vectors.rows[[row_id]])[0, ids])
 
@@ -257,35 +343,18 @@ class Recommender:
     def evaluate(self, held_out: Any, *, k: int = 20) -> RankingReport:
         """Rank the columns that known rows lack and compare the first k with held-out cells of the same rows.
 
-        `held_out` is a matrix, its folder, or what `swivel.import_counts` reads, such as a data frame. Held-out cells
-        whose row or column has no vector are ignored. Needs `matrix`.
+        `held_out` is a matrix, its folder, or what `swivel.import_counts` reads, such as a data frame. Unknown rows and
+        columns, which cannot be ranked, are left out with a warning; `extend` adds them. Needs `matrix`.
         """
         if self.matrix is None:
             raise ConfigError(
                 "matrix is needed to leave out the cells that were trained with: pass it", argument="matrix"
             )
-        if isinstance(held_out, (Matrix, str, Path)):
-            held_out = as_matrix(held_out)
-        else:
-            from swivel.counts.importers import import_counts
-
-            held_out = import_counts(held_out)
-        # Rows and columns without vectors cannot be ranked: they are left out of the measure.
-        row_ids = np.array([self.vectors.vocabulary.ids.get(label, -1) for label in held_out.rows])
-        table = self._place_cells(held_out, row_ids, self._seen.shape[0])
-        return evaluate_ranking(self.score_rows, table, self._seen, k=k)
-
-    def _place_cells(self, table: Matrix, row_ids: NDArray[np.int64], size: int) -> Any:
-        """Return the cells of another table, of shape (size, n_columns), with `row_ids` in place of its rows."""
-        cells = scipy.sparse.coo_array(table.to_scipy())
-        ids = self._columns.vocabulary.ids
-        rows = row_ids[cells.coords[0]]
-        columns = np.array([ids.get(label, -1) for label in table.columns])[cells.coords[1]]
-
-        # Rows with the id -1 and columns without vectors have no place.
-        is_known = (rows >= 0) & (columns >= 0)
-        shape = size, len(self._columns.vocabulary)
-        return scipy.sparse.csr_array((cells.data[is_known], (rows[is_known], columns[is_known])), shape=shape)
+        seen = self._seen
+        table = open_table(held_out)
+        row_ids = _find_known(self.vectors.vocabulary, table.rows, "row")
+        column_ids = _find_known(self._columns.vocabulary, table.columns, "column")
+        return evaluate_ranking(self.score_rows, _place_cells(table, row_ids, column_ids, seen.shape), seen, k=k)
 
     def fold_in(self, counts: Any) -> Floats:
         """Return vectors of new rows from their counts, a sparse matrix with the columns of the vectors."""
@@ -307,7 +376,7 @@ class Recommender:
                 "matrix is needed to leave out what a known row has: pass matrix, or exclude_seen=False",
                 argument="matrix",
             )
-        return scipy.sparse.csr_array(self.matrix.to_scipy())
+        return scipy.sparse.csr_array(self.matrix.to_scipy() if isinstance(self.matrix, Matrix) else self.matrix)
 
     @cached_property
     def _column_vectors(self) -> Vectors:
@@ -322,11 +391,14 @@ class Recommender:
             return scipy.sparse.csr_array((1, size)) if is_unknown else self._seen[[row_id]]
 
         row = row.to_dict() if hasattr(row, "to_dict") else row  # a Series of pandas
-        if not isinstance(row, Mapping) or not all(isinstance(count, Real) for count in row.values()):
+        is_counts = isinstance(row, Mapping) and all(isinstance(count, Real) for count in row.values())
+        labels = list(map(to_label, row)) if is_counts else []
+        if not is_counts or not all(isinstance(label, str) for label in labels):
             raise ConfigError(f"row must be a label, or counts by column such as {{'tea': 1}}, got {row!r}")
-        ids = [self._columns.vocabulary.id(_name(label), kind="columns") for label in row]
-        values = np.array(list(row.values()), np.float64)
-        return drop_zeros(scipy.sparse.csr_array((values, (np.zeros(len(ids), np.int64), ids)), shape=(1, size)))
+        ids = _find_known(self._columns.vocabulary, labels, "column")
+        values = np.array(list(row.values()), np.float64)[ids >= 0]
+        columns = ids[ids >= 0]
+        return drop_zeros(scipy.sparse.csr_array((values, (np.zeros_like(columns), columns)), shape=(1, size)))
 
     def _describe(self, ids: NDArray[np.intp], scores: Floats, counts: Any) -> list[Recommendation]:
         """Return the recommendations of a row with these counts."""
@@ -343,3 +415,37 @@ class Recommender:
             because_of = tuple(names[each] for each in seen[best])
             recommendations.append(Recommendation(names[column], score, because_of))
         return recommendations
+
+
+def _place_cells(
+    table: Matrix, row_ids: NDArray[np.int64], column_ids: NDArray[np.int64], shape: tuple[int, int]
+) -> scipy.sparse.csr_array:
+    """Return the cells of a table with other ids of its rows and columns; those with the id -1 are left out."""
+    cells = scipy.sparse.coo_array(table.to_scipy())
+    rows, columns = row_ids[cells.coords[0]], column_ids[cells.coords[1]]
+    is_known = (rows >= 0) & (columns >= 0)
+    return scipy.sparse.csr_array((cells.data[is_known], (rows[is_known], columns[is_known])), shape=shape)
+
+
+def _find_known(vocabulary: Vocabulary, labels: Sequence[Any], kind: str) -> NDArray[np.int64]:
+    """Return the ids of labels, -1 for those that are unknown, of which a warning tells; an error if all are."""
+    ids = np.array([vocabulary.ids.get(label, -1) for label in labels], np.int64)
+    unknown = [label for label, id in zip(labels, ids.tolist(), strict=True) if id < 0]
+    if unknown and len(unknown) == len(labels):
+        vocabulary.id(unknown[0], kind=f"{kind}s")
+    if unknown:
+        _warn_of(unknown, f"unknown {kind}", "left out")
+    return ids
+
+
+def _warn_of(labels: Sequence[str], kind: str, what: str) -> None:
+    """Warn of labels in one line that shows the first of them."""
+    shown = ", ".join(map(repr, labels[:SHOWN_LABELS])) + (", ..." if len(labels) > SHOWN_LABELS else "")
+    warnings.warn(f"{plural(len(labels), kind)} {what}: {shown}", SwivelWarning, stacklevel=4)
+
+
+def _join(vocabulary: Vocabulary, others: Vocabulary) -> Vocabulary:
+    """Return a vocabulary with the labels of another one that it lacks at its end."""
+    new = [number for number, label in enumerate(others) if label not in vocabulary]
+    counts = np.concatenate([vocabulary.counts, others.counts[new]])
+    return Vocabulary([*vocabulary, *(others[number] for number in new)], counts)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas
+import polars
 import pytest
 import scipy.sparse
 
+import swivel
 from swivel.errors import ConfigError
 from swivel.evaluation import evaluate_ranking, split_table
 
@@ -82,7 +87,7 @@ def test_splits_are_parts_of_the_table(by: str) -> None:
 
 def test_wrong_arguments_are_refused() -> None:
     table = make_table()
-    with pytest.raises(ConfigError, match="by must be cell, row or time, got 'year'"):
+    with pytest.raises(ConfigError, match="by must be one of cell, row, time, got 'year'"):
         split_table(table, by="year")
     with pytest.raises(ConfigError, match="share must be between 0 and 1, got 1"):
         split_table(table, 1)
@@ -95,3 +100,73 @@ def test_wrong_arguments_are_refused() -> None:
     for held_out in (0 * table, table):
         with pytest.raises(ConfigError, match="held_out has no cells that are not in seen"):
             evaluate_ranking(lambda rows: table[rows].toarray(), held_out, table)
+
+
+def make_frame() -> pandas.DataFrame:
+    """Return 600 lines of 30 x 20 cells, some of them repeated; time 599 is the first line."""
+    users, items = np.random.default_rng(4).integers(0, (30, 20), (600, 2)).T
+    return pandas.DataFrame({"user": users, "item": items, "count": 1, "time": np.arange(600)[::-1]})
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+@pytest.mark.parametrize("by", ["cell", "row", "time"])
+def test_a_data_frame_is_split_into_two_data_frames(library: str, by: str) -> None:
+    whole = make_frame()
+    frame: Any = whole if library == "pandas" else polars.from_pandas(whole)
+    parts = split_table(frame, 0.25, by=by, times="time", fields=["user", "item", "count"])
+    assert all(type(part) is type(frame) for part in parts)
+    train, held = parts if library == "pandas" else [part.to_pandas() for part in parts]
+
+    assert sorted([*train.time, *held.time]) == list(range(600))
+    assert len(held) == pytest.approx(150, rel=0.35)
+    keys = {"cell": ["user", "item"], "row": ["user"], "time": ["time"]}[by]
+    assert not {*train[keys].itertuples(index=False)} & {*held[keys].itertuples(index=False)}
+    if by == "time":
+        assert (len(held), held.time.min()) == (150, 450)
+
+
+def test_both_parts_of_a_data_frame_are_what_import_and_evaluate_take() -> None:
+    frame = make_frame()[["user", "item", "count"]]
+    train, held = swivel.split_table(frame)
+    matrix = swivel.import_counts(train)
+    recommender = swivel.Recommender(swivel.train(matrix, dim=2, epochs=1), matrix)
+    cells = held.drop_duplicates(["user", "item"])
+    assert recommender.evaluate(held, k=5).cells == len(cells)
+
+
+def test_times_may_be_dates_or_texts_and_must_not_be_missing() -> None:
+    frame = make_frame().assign(day=lambda frame: pandas.Timestamp("2024-01-01") + pandas.to_timedelta(frame.time, "D"))
+    expected = split_table(frame, by="time", times="time")[1]
+    for column in (frame.day, frame.day.dt.date, frame.day.astype(str)):
+        assert split_table(frame.assign(day=column), by="time", times="day")[1].equals(expected.assign(day=column))
+
+    for missing in (frame.assign(day=frame.day.where(frame.time > 5)), frame.assign(day=None)):
+        with pytest.raises(ConfigError, match="times has values that are missing"):
+            split_table(missing, by="time", times="day")
+    with pytest.raises(ConfigError, match="their times are equal"):
+        split_table(frame.assign(day=3), by="time", times="day")
+    with pytest.raises(ConfigError, match="times must be one of the columns user, item, count, time, day, got 'when'"):
+        split_table(frame, by="time", times="when")
+    with pytest.raises(ConfigError, match="5 fields; pass those of the row, the column and the count"):
+        split_table(frame)
+
+
+def test_a_matrix_its_folder_and_a_file_are_split_into_matrices(tmp_path: Path) -> None:
+    frame = make_frame()[["user", "item", "count"]]
+    matrix = swivel.import_counts(frame, tmp_path / "matrix")
+    frame.to_csv(tmp_path / "table.tsv", sep="\t", header=False, index=False)
+    for table in (matrix, tmp_path / "matrix", str(tmp_path / "table.tsv")):
+        train, held = split_table(table)
+        assert isinstance(train, swivel.Matrix) and isinstance(held, swivel.Matrix)
+        assert {*train.rows} == {*held.rows} == {*matrix.rows}
+        assert train.total + held.total == matrix.total
+        assert all(
+            train.count(row, column) * held.count(row, column) == 0 for row in train.rows for column in held.columns
+        )
+
+    with pytest.raises(ConfigError, match="fields is for data frames"):
+        split_table(matrix, fields="1,2")
+    with pytest.raises(ConfigError, match=r"times must be a sparse matrix .*; with a data frame it is the name"):
+        split_table(matrix, by="time", times="day")
+    with pytest.raises(ConfigError, match="rows and columns are the same things"):
+        split_table(swivel.count(["a b a c"] * 9, min_count=1))

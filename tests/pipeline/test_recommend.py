@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import fastapi.encoders
 import numpy as np
 import pandas
 import pytest
 import scipy.sparse
 from click.testing import CliRunner
+from fastapi.testclient import TestClient
 
 import swivel
+from planted import make_table
 from swivel.cli import cli
 from swivel.counts import open_matrix
-from swivel.errors import ConfigError, UnknownToken
+from swivel.errors import ConfigError, SwivelWarning, UnknownToken
 from swivel.estimator import SwivelEmbedding
-from swivel.recommender import ColumnRanking, Recommender, default_popularity
+from swivel.recommender import ColumnRanking, Recommendation, Recommender, default_popularity
 from swivel.vectors import search
 
 GROUPS = 4
@@ -133,22 +138,22 @@ def test_known_rows_get_the_columns_of_their_group_that_they_lack(recommender: R
     for row in ("r0", "r9", "r30"):
         seen = {column for label, column, _ in make_cells() if label == row}
         found = recommender.recommend(row, 2)
-        assert {group_of(each.column) for each in found} == {group_of(row)}
-        assert not seen & {each.column for each in found}
+        assert {group_of(each.label) for each in found} == {group_of(row)}
+        assert not seen & {each.label for each in found}
         assert all(set(each.because_of) <= seen and len(each.because_of) == 3 for each in found)
         assert [each.score for each in found] == sorted((each.score for each in found), reverse=True)
 
 
 def test_new_rows_are_folded_in_one_by_one_and_in_batches(recommender: Recommender) -> None:
     found = recommender.recommend({"c1": 2, "c5": 1}, 4)
-    assert {group_of(each.column) for each in found} == {1} and not {"c1", "c5"} & {each.column for each in found}
+    assert {group_of(each.label) for each in found} == {1} and not {"c1", "c5"} & {each.label for each in found}
 
     vocabulary = recommender.vectors.column_vocabulary
     assert vocabulary is not None
     counts = np.zeros((1, len(vocabulary)))
     counts[0, [vocabulary.id("c1"), vocabulary.id("c5")]] = [2, 1]
     ids, scores = recommender.recommend_each(scipy.sparse.csr_array(counts), 4)
-    assert [vocabulary[column] for column in ids[0]] == [each.column for each in found]
+    assert [vocabulary[column] for column in ids[0]] == [each.label for each in found]
     np.testing.assert_allclose(scores[0], [each.score for each in found], rtol=1e-5)
 
 
@@ -159,7 +164,7 @@ def test_known_rows_in_batches_are_those_one_by_one(recommender: Recommender) ->
         ids, scores = recommender.recommend_known(labels, 4)
         for row, label in enumerate(labels or list(recommender.vectors.vocabulary)):
             expected = recommender.recommend(label, 4)
-            assert [vocabulary[column] for column in ids[row]] == [each.column for each in expected]
+            assert [vocabulary[column] for column in ids[row]] == [each.label for each in expected]
             # A score near 0 is the difference of two that are not.
             np.testing.assert_allclose(scores[row], [each.score for each in expected], rtol=1e-5, atol=1e-6)
 
@@ -172,22 +177,22 @@ def test_known_rows_in_batches_are_those_one_by_one(recommender: Recommender) ->
 def test_columns_with_the_count_zero_are_recommended(recommender: Recommender) -> None:
     expected = recommender.recommend({"c1": 2}, 32)
     assert recommender.recommend({"c1": 2, "c5": 0}, 32) == expected
-    assert "c5" in {each.column for each in expected}
+    assert "c5" in {each.label for each in expected}
 
     vocabulary = recommender.vectors.column_vocabulary
     assert vocabulary is not None
     cells = np.array([2.0, 0.0]), ([0, 0], [vocabulary.id("c1"), vocabulary.id("c5")])
     counts = scipy.sparse.csr_array(cells, shape=(1, len(vocabulary)))
     ids, _ = recommender.recommend_each(counts, 31)
-    assert [vocabulary[column] for column in ids[0]] == [each.column for each in expected]
+    assert [vocabulary[column] for column in ids[0]] == [each.label for each in expected]
     assert counts.nnz == 2
 
 
 def test_filter_and_seen_columns(recommender: Recommender) -> None:
     found = recommender.recommend("r0", 3, filter=lambda column: column in ("c1", "c2"))
-    assert {each.column for each in found} == {"c1", "c2"}
+    assert {each.label for each in found} == {"c1", "c2"}
     seen = {column for label, column, _ in make_cells() if label == "r0"}
-    assert seen & {each.column for each in recommender.recommend("r0", 5, exclude_seen=False)}
+    assert seen & {each.label for each in recommender.recommend("r0", 5, exclude_seen=False)}
 
 
 def test_similar_columns_are_of_the_same_group(recommender: Recommender) -> None:
@@ -221,6 +226,8 @@ def test_what_is_missing_or_wrong_is_said(recommender: Recommender, table: swive
         alone.score("r1", kind="cosine")
     with pytest.raises(UnknownToken):
         alone.recommend({"nothing": 1})
+    with pytest.raises(ConfigError, match="row must be a label, or counts by column"):
+        alone.recommend({None: 1})
     assert alone.recommend(pandas.Series({"c1": 1})) == alone.recommend({"c1": 1})
     with pytest.raises(ConfigError, match=r"row must be a label, or counts by column such as .*, got \['c1'\]"):
         alone.recommend(["c1"])  # type: ignore[arg-type]
@@ -231,6 +238,161 @@ def test_what_is_missing_or_wrong_is_said(recommender: Recommender, table: swive
     copy = swivel.Vectors(recommender.vectors.row_table, recommender.vectors.column_table)
     with pytest.raises(ConfigError, match="no settings to fold rows in with"):
         Recommender(copy).recommend({"c1": 1})
+
+
+def test_transposed_the_rows_of_a_column_are_recommended(recommender: Recommender) -> None:
+    seen = {row for row, column, _ in make_cells() if column == "c2"}
+    found = recommender.T.recommend("c2", 3)
+    assert {group_of(each.label) for each in found} == {2} and not seen & {each.label for each in found}
+    assert all(set(each.because_of) <= seen for each in found)
+    # A new column, from the rows that have it.
+    found = recommender.T.recommend({"r1": 2, "r5": 1}, 4)
+    assert {group_of(each.label) for each in found} == {1} and not {"r1", "r5"} & {each.label for each in found}
+
+    assert {group_of(each.token) for each in recommender.T.similar("r7", 3)} == {3}
+    assert recommender.T.score("c2", ["r3"]) == pytest.approx(recommender.score("r3", ["c2"]), abs=1e-5)
+    assert recommender.T.T.recommend("r0", 5) == recommender.recommend("r0", 5)
+    vectors = recommender.vectors
+    assert [each.token for each in vectors.T.nearest("c2", 3)] == [each.token for each in recommender.similar("c2", 3)]
+    words = swivel.train(swivel.count(["red wine and white wine"] * 9, min_count=1), dim=2, epochs=1, subwords="none")
+    with pytest.raises(ConfigError, match="rows and columns are the same things"):
+        _ = words.T
+
+
+def test_new_rows_and_columns_are_added_and_kept(
+    recommender: Recommender, table: swivel.Matrix, tmp_path: Path
+) -> None:
+    cells = [("r1", "new column", 2), ("r5", "new column", 1), ("new row", "c1", 1), ("new row", "c5", 2)]
+    extended = recommender.extend([*cells, ("new row", "new column", 1)])
+    rows, columns = (vectors.vocabulary.tokens for vectors in (extended.vectors, extended.vectors.T))
+    assert (rows[:-1], rows[-1]) == (table.rows.tokens, "new row")
+    assert (columns[:-1], columns[-1]) == (table.columns.tokens, "new column")
+
+    # Their vectors are those of `recommend`, and what was trained is unchanged.
+    trained = recommender.vectors
+    assert (extended.vectors.rows[:-1] == trained.rows).all()
+    assert (extended.vectors.T.rows[:-1] == trained.T.rows).all()
+    for before, after, counts, label in (
+        (recommender, extended, {"c1": 1, "c5": 2}, "new row"),
+        (recommender.T, extended.T, {"r1": 2, "r5": 1}, "new column"),
+    ):
+        expected = {each.label: each.score for each in before.recommend(counts, 9)}
+        found = {each.label: each.score for each in after.recommend(label, 10)}
+        found.pop("new row", None)
+        assert "new column" not in found  # The new row has it.
+        for name in expected.keys() & found.keys():
+            assert found[name] == pytest.approx(expected[name], abs=1e-4)
+        assert len(expected.keys() & found.keys()) >= 8
+
+    # log(1 + x), as the recipe `table` trains, is summed in the cells with what was known.
+    sums = extended.vectors.row_sums, extended.vectors.column_sums
+    assert sums[0] is not None and sums[1] is not None
+    assert sums[0][-1] == sums[1][-1] == pytest.approx(np.log(2) + np.log(3))
+    # Who has the columns of a group is recommended the new one, except if it has it.
+    labels = {row: [each.label for each in extended.recommend(row, 9)] for row in ("r9", "r1", "r2")}
+    assert "new column" in labels["r9"] and "new column" not in labels["r1"]
+
+    extended.vectors.save(tmp_path / "extended")
+    loaded = Recommender(tmp_path / "extended")
+    assert loaded.matrix is None
+    again = loaded.recommend("r9", 9, exclude_seen=False)
+    assert [each.label for each in again] == [each.label for each in extended.recommend("r9", 9, exclude_seen=False)]
+    with pytest.warns(SwivelWarning) as caught:
+        lonely = extended.extend([("lonely", "unheard of", 1), ("r1", "c2", 1)])
+    names = "'lonely'", "'unheard of'"
+    assert [str(each.message) for each in caught] == [
+        f"1 new label without cells with known ones: {name}" for name in names
+    ]
+    assert not lonely.vectors["lonely"].any()
+
+
+def test_rows_that_were_held_out_are_evaluated_after_they_were_added() -> None:
+    frame = pandas.DataFrame(make_cells(), columns=["row", "column", "count"])
+    train, rest = swivel.split_table(frame, by="row")
+    known, held_out = swivel.split_table(rest, seed=1)
+    matrix = swivel.import_counts(train)
+    recommender = Recommender(swivel.train(matrix, dim=8, backend="cpu", dtype="float32"), matrix)
+    with pytest.raises(UnknownToken, match=r"is not in the vocabulary of .* rows"):
+        recommender.evaluate(held_out)
+    assert recommender.extend(known).evaluate(held_out, k=5).recall > 0.8
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::swivel.errors.SwivelWarning")  # A rare column may have no cells that are known.
+def test_rows_and_columns_that_are_folded_in_rank_at_most_3_percent_below_trained_ones() -> None:
+    matrix = swivel.import_counts(make_table(1, rows=1_200, columns=300))
+    train, test = map(to_cells, swivel.split_table(matrix, seed=1))
+
+    recalls = []
+    for seed in (1, 2):
+        rng = np.random.default_rng(seed)
+        trained = fit_cells(train, seed)
+        for side, names in enumerate((matrix.rows.tokens, matrix.columns.tokens)):
+            new = {*rng.choice(names, len(names) // 10, replace=False)}
+            is_new = train.iloc[:, side].isin(new)
+            extended = fit_cells(train[~is_new], seed).extend(train[is_new])
+            held_out = test if side else test[test.row.isin(new)]
+            recalls.append([each.evaluate(held_out).recall for each in (trained, extended)])
+            if side:
+                who = test[test.column.isin(new)][["column", "row", "count"]]
+                recalls.append([each.T.evaluate(who).recall for each in (trained, extended)])
+
+    # New rows, all rows with new columns, and the rows of new columns.
+    for kind in range(3):
+        known, folded = np.mean(recalls[kind::3], axis=0)
+        assert folded > 0.97 * known
+
+
+def to_cells(matrix: swivel.Matrix) -> pandas.DataFrame:
+    cells = scipy.sparse.coo_array(matrix.to_scipy())
+    row, column = (np.array(names)[ids] for names, ids in zip((matrix.rows, matrix.columns), cells.coords, strict=True))
+    return pandas.DataFrame({"row": row, "column": column, "count": cells.data})
+
+
+def fit_cells(cells: pandas.DataFrame, seed: int) -> Recommender:
+    matrix = swivel.import_counts(cells)
+    return Recommender(swivel.train(matrix, dim=16, seed=seed), matrix)
+
+
+def test_unknown_columns_are_left_out_with_one_warning_that_names_them(recommender: Recommender) -> None:
+    expected = recommender.recommend({"c1": 2, "c5": 1})
+    unknown = {f"x{number}": 1 for number in range(7)}
+    counts = {"c1": 2, **unknown, "c5": 1}
+    message = "^7 unknown columns left out: 'x0', 'x1', 'x2', 'x3', 'x4', ...$"
+    with pytest.warns(SwivelWarning, match=message):
+        assert recommender.recommend(counts) == expected
+    frame = pandas.DataFrame([("new", column, count) for column, count in counts.items()])
+    with pytest.warns(SwivelWarning, match=r"^7 unknown columns left out: 'x\d'"):
+        found = recommender.recommend_table(frame)["new"]
+    assert [each.label for each in found] == [each.label for each in expected]
+    with pytest.warns(SwivelWarning, match="^1 unknown row left out: 'nobody'$"):
+        recommender.evaluate([("nobody", "c1", 1), ("r0", "c1", 1)])
+    for everything in (unknown, {"c0x": 1}):
+        with pytest.raises(UnknownToken, match="is not in the vocabulary of 32 columns"):
+            recommender.recommend(everything)
+
+
+def test_the_command_warns_of_unknown_columns_like_python(folders: Path) -> None:
+    words = ["recommend", str(folders / "vectors"), "--for", str(folders / "new.tsv")]
+    done = subprocess.run([sys.executable, "-m", "swivel", *words], capture_output=True, text=True, check=True)
+    assert "warning: 1 unknown column left out: 'unknown'" in done.stderr
+
+
+def test_recommendations_are_objects_with_names_that_unpack_like_tuples(recommender: Recommender) -> None:
+    found = recommender.recommend("r0", 2)
+    first: Any = found[0]  # mypy knows iteration by `__iter__` alone.
+    label, score, because_of = first
+    assert (label, score, because_of) == tuple(first) == (found[0].label, found[0].score, found[0].because_of)
+    assert (found[0][0], found[0][-1]) == (label, because_of)
+
+    expected = [{"label": each.label, "score": each.score, "because_of": list(each.because_of)} for each in found]
+    assert json.loads(json.dumps(fastapi.encoders.jsonable_encoder(found))) == expected
+    app = fastapi.FastAPI()
+    app.add_api_route("/{row}", lambda row: recommender.recommend(row, 2), response_model=list[Recommendation])
+    app.add_api_route("/any/{row}", lambda row: recommender.recommend(row, 2))
+    with TestClient(app) as client:
+        assert client.get("/r0").json() == client.get("/any/r0").json() == expected
+    assert pandas.DataFrame(found).columns.tolist() == ["label", "score", "because_of"]
 
 
 def test_saved_vectors_fold_in_rows(recommender: Recommender, tmp_path: Path) -> None:
@@ -269,12 +431,13 @@ def call(*words: str) -> Any:
     return json.loads(ended.stdout)
 
 
+@pytest.mark.filterwarnings("default::swivel.errors.SwivelWarning")  # One of the new columns is unknown.
 def test_command_recommends_for_known_and_new_rows(folders: Path) -> None:
     found = call("recommend", str(folders / "vectors"), "r0", "r1", "--matrix", str(folders / "matrix"), "-n", "2")
-    assert list(found) == ["r0", "r1"] and {group_of(each["column"]) for each in found["r1"]} == {1}
+    assert list(found) == ["r0", "r1"] and {group_of(each["label"]) for each in found["r1"]} == {1}
 
     found = call("recommend", str(folders / "vectors"), "--for", str(folders / "new.tsv"), "-n", "3")
-    assert {group_of(each["column"]) for each in found["new"]} == {1}
+    assert {group_of(each["label"]) for each in found["new"]} == {1}
 
     shown = CliRunner().invoke(
         cli, ["recommend", str(folders / "vectors"), "--for", str(folders / "new.tsv"), "--quiet"]
@@ -300,6 +463,32 @@ def test_matrix_beside_the_vectors_is_used_and_without_it_the_flags_are_named(fo
         call("recommend", str(tmp_path / "vectors"), "r0")
 
 
+def test_command_recommends_rows_for_known_and_new_columns(folders: Path) -> None:
+    vectors, recommender = str(folders / "vectors"), Recommender(folders / "vectors")
+    found = call("recommend", vectors, "c1", "--side", "columns", "-n", "3")
+    assert [each["label"] for each in found["c1"]] == [each.label for each in recommender.T.recommend("c1", 3)]
+    (folders / "items.tsv").write_text("r1\tnew\t2\nr5\tnew\t1\n")
+    found = call("recommend", vectors, "--for", str(folders / "items.tsv"), "--side", "columns", "-n", "3")
+    assert [each["label"] for each in found["new"]] == [
+        each.label for each in recommender.T.recommend({"r1": 2, "r5": 1}, 3)
+    ]
+    shown = CliRunner().invoke(cli, ["recommend", vectors, "c1", "--side", "columns", "--quiet"])
+    assert shown.stdout.splitlines()[1].split()[0] == "row"
+
+
+def test_commands_find_similar_rows_and_columns(folders: Path) -> None:
+    vectors = folders / "vectors"
+    for verb in ("similar", "nearest"):
+        rows = call(verb, str(vectors), "r1", "-n", "3")
+        assert {group_of(each["token"]) for each in rows["r1"]} == {1}
+        columns = call(verb, str(vectors), "c1", "--side", "columns", "-n", "3")
+        assert [each["token"] for each in columns["c1"]] == [
+            each.token for each in Recommender(vectors).similar("c1", 3)
+        ]
+    with pytest.raises(UnknownToken, match=r"'c1' is the label of a column, not of a row; swap them with .T"):
+        call("similar", str(vectors), "c1")
+
+
 def test_wrong_rows_and_flags_without_effect_are_named(folders: Path) -> None:
     recommender = Recommender(folders / "vectors")
     with pytest.raises(ConfigError, match="row must be a label, or counts by column"):
@@ -312,9 +501,10 @@ def test_wrong_rows_and_flags_without_effect_are_named(folders: Path) -> None:
 
 def test_tables_with_a_header_and_chosen_fields_are_read(folders: Path, tmp_path: Path) -> None:
     (tmp_path / "new.csv").write_text("day,who,what,times\n1,new,c1,1\n2,new,c5,2\n")
-    fields = ["--header", "--fields", "who,what,times"]
-    found = call("recommend", str(folders / "vectors"), "--for", str(tmp_path / "new.csv"), *fields)
-    assert found == call("recommend", str(folders / "vectors"), "--for", str(folders / "new.tsv"))
+    (tmp_path / "new.tsv").write_text("new\tc1\t1\nnew\tc5\t2\n")
+    expected = call("recommend", str(folders / "vectors"), "--for", str(tmp_path / "new.tsv"))
+    for fields in (["--header", "--fields", "who,what,times"], ["--fields", "who,what,times"]):
+        assert call("recommend", str(folders / "vectors"), "--for", str(tmp_path / "new.csv"), *fields) == expected
 
     cells = (folders / "held.tsv").read_text()
     (tmp_path / "held.tsv").write_text(f"who\twhat\ttimes\n{cells}")

@@ -50,7 +50,7 @@ def evaluate(
     held_out: str | None,
     matrix: str | None,
     fields: str | None,
-    header: bool,
+    header: bool | None,
     texts: bool,
     k: int,
     sections: bool,

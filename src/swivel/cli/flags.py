@@ -218,6 +218,13 @@ map_options = combine(
     click.option("--clusters", type=int, help="number of clusters of the map  [default: by the vectors]"),
     click.option("--color-by", metavar="FILE", help="color by classes: lines of a label, a tab and its class"),
 )
+
+
+def side_option(help: str) -> Decorator:
+    """Return the option for the side of a table that labels are from."""
+    return click.option("--side", type=click.Choice(["rows", "columns"]), default="rows", show_default=True, help=help)
+
+
 overwrite_option = group_option("machine", "--overwrite", "replace finished results", is_flag=True)
 threads_option = group_option("machine", "--threads", "threads to use  [default: all cores]", type=int)
 resource_options = combine(

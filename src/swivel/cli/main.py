@@ -21,6 +21,7 @@ from swivel.cli.flags import (
     group_option,
     ray_option,
     resource_options,
+    side_option,
     translate,
     watching_options,
 )
@@ -61,6 +62,7 @@ SECTIONS = {
     },
     "Use them": {
         "nearest": ("main", "The nearest neighbors of words."),
+        "similar": ("main", "The same, for rows or columns of a table."),
         "analogy": ("main", "A is to B as C is to what?"),
         "recommend": ("tables", "The best columns for rows of a table."),
         "encode": ("vector_tools", "Vectors of texts, one per line."),
@@ -264,15 +266,22 @@ def demo(output: str | None, options: RunOptions) -> None:
     show_default=True,
     help="search the rows (words), or the columns (contexts)",
 )
+@side_option("of a table: these are labels of rows, or of columns")
 @click.option("--guess", is_flag=True, help="guess the vector of an unknown word from its spelling")
-def nearest(vectors: str, words: tuple[str, ...], count: int, among: str, guess: bool, options: RunOptions) -> None:
-    """The nearest neighbors of words, or of arithmetic on words.
+def nearest(
+    vectors: str, words: tuple[str, ...], count: int, among: str, side: str, guess: bool, options: RunOptions
+) -> None:
+    """The nearest neighbors of words, or of arithmetic on words; the similar rows or columns of a table.
 
     \b
     swivel nearest work/vectors music king
     swivel nearest work/vectors "king - man + woman"
+    swivel similar work/vectors alice
+    swivel similar work/vectors jam --side columns
     """
     model = open_vectors(vectors)
+    if side == "columns":
+        model = model.T
     answers = {word: model.nearest(word, count, among=among, guess=guess) for word in words}
     guesses = {word: model.guess(word) for word in words if guess and word not in model and " " not in word}
 
@@ -280,6 +289,9 @@ def nearest(vectors: str, words: tuple[str, ...], count: int, among: str, guess:
     for word, guessed in guesses.items():
         data[word] = {"guessed": True, "expected_cosine": guessed.expected_cosine, "nearest": data[word]}
     show(data, lambda: draw_neighbors(answers, guesses))
+
+
+cli.add_command(nearest, "similar")
 
 
 @cli.command(cls=Command)

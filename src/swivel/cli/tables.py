@@ -8,7 +8,14 @@ from typing import Any
 
 import click
 
-from swivel.cli.flags import Command, config_options, count_option, refuse_idle_options, resource_options
+from swivel.cli.flags import (
+    Command,
+    config_options,
+    count_option,
+    refuse_idle_options,
+    resource_options,
+    side_option,
+)
 from swivel.cli.main import cli, open_vectors, output_option, report_matrix, text_arguments, texts_argument
 from swivel.cli.terminal import draw_table, next_command, print_result, show
 from swivel.config import CorpusConfig
@@ -77,13 +84,14 @@ def import_(sources: tuple[str, ...], output: str, options: RunOptions, **settin
     """Convert counts of another tool to a matrix.
 
     SOURCE: triples in .tsv or .csv (also .gz .bz2 .xz .zst; - for standard input), .parquet, .arrow or .feather;
-    scipy's .npz, .mtx; .edges, .baskets; GloVe's .bin with its vocab.txt.
+    scipy's .npz, .mtx; .edges, .baskets; GloVe's .bin with its vocab.txt; with --format, also crosstabs.
 
     \b
     swivel import visits.tsv -o matrix
     swivel import log.parquet --fields user,page,visits -o matrix
     swivel import graph.txt --format edges -o matrix
     swivel import baskets.csv --format baskets -o matrix
+    swivel import expression.csv --format crosstab -o matrix
     """
     from swivel.counts.importers import import_counts
 
@@ -116,6 +124,7 @@ def add(matrices: tuple[str, ...], output: str, options: RunOptions) -> None:
 @click.argument("rows", nargs=-1, metavar="[ROW]...")
 @matrix_option
 @click.option("--for", "source", metavar="FILE", help="counts of new rows, in any format of swivel import")
+@side_option("recommend columns for these rows, or rows for these columns")
 @table_options
 @count_option()
 @click.option("--with-seen", is_flag=True, help="also columns that a row has already")
@@ -125,20 +134,22 @@ def recommend(
     rows: tuple[str, ...],
     matrix: str | None,
     source: str | None,
+    side: str,
     count: int,
     with_seen: bool,
     popularity: float | None,
     options: RunOptions,
     **settings: Any,
 ) -> None:
-    """The best columns for rows of a table: products for users, tags for packages.
+    """The best columns for rows of a table: products for users, tags for packages; or the best rows for columns.
 
-    Known rows need the matrix, which tells what they have; new rows come from a file.
+    Known rows need the matrix, which tells what they have; new rows, or columns, come from a file.
 
     \b
     swivel recommend work/vectors alice                       with work/matrix beside them
     swivel recommend vectors alice --matrix matrix
-    swivel recommend vectors --for new.csv --header
+    swivel recommend vectors --for new.csv
+    swivel recommend work/vectors jam --side columns          who would like jam?
     """
     if source is None:
         refuse_idle_options(lambda name: name in ("fields", "header"), where="without --for")
@@ -148,6 +159,8 @@ def recommend(
     from swivel.recommender import Recommender
 
     recommender = Recommender(open_vectors(vectors), matrix, popularity=popularity)
+    if side == "columns":
+        recommender = recommender.T
     if not rows and source is None:
         raise ConfigError("rows are missing: name some, or pass --for FILE with the counts of new ones")
     if rows and recommender.matrix is None and not with_seen:
@@ -156,14 +169,17 @@ def recommend(
     answers = {row: recommender.recommend(row, count, exclude_seen=not with_seen) for row in rows}
     if source is not None:
         table = import_counts(source, options=options, **settings)
+        if side == "columns":
+            flipped, row_labels, column_labels = table.to_scipy().T, table.columns.tokens, table.rows.tokens
+            table = import_counts(flipped, row_labels=row_labels, column_labels=column_labels, options=options)
         answers |= recommender.recommend_table(table, count, exclude_seen=not with_seen)
 
     def draw() -> None:
         for number, (name, found) in enumerate(answers.items()):
             print_result(*([""] if number else []), f"{name}:")
             draw_table(
-                ["column", "score", "because of"],
-                [[each.column, f"{each.score:.2f}", ", ".join(each.because_of)] for each in found],
+                ["row" if side == "columns" else "column", "score", "because of"],
+                [[each.label, f"{each.score:.2f}", ", ".join(each.because_of)] for each in found],
             )
 
-    show({name: [each._asdict() for each in found] for name, found in answers.items()}, draw)
+    show({name: [dataclasses.asdict(each) for each in found] for name, found in answers.items()}, draw)

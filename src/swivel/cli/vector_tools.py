@@ -9,7 +9,15 @@ from typing import Any
 
 import click
 
-from swivel.cli.flags import Command, config_options, count_option, map_options, overwrite_option, threads_option
+from swivel.cli.flags import (
+    Command,
+    config_options,
+    count_option,
+    map_options,
+    overwrite_option,
+    side_option,
+    threads_option,
+)
 from swivel.cli.main import cli, open_vectors, output_option
 from swivel.cli.terminal import align_table, print_result, show
 from swivel.errors import ConfigError
@@ -33,7 +41,7 @@ SHOWN_NEIGHBORS = 8
 @click.argument("vectors")
 @click.argument("file")
 @click.option("--format", type=click.Choice(list(FORMATS)), help="what to write  [default: what FILE's name ends in]")
-@click.option("--side", type=click.Choice(["rows", "columns"]), default="rows", show_default=True, help=_SIDE_HELP)
+@side_option(_SIDE_HELP)
 @click.option("--with-zeros", is_flag=True, help="also write words without co-occurrences, whose vectors are zero")
 @overwrite_option
 def export(vectors: str, file: str, format: str | None, side: str, with_zeros: bool, options: RunOptions) -> None:

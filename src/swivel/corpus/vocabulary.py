@@ -37,6 +37,31 @@ _BYTES_PER_TOKEN = 200  # of a list: the tokens, and the tables that are made fr
 _LONG_TEXT = 1 << 16  # characters; splitting a shorter text takes at most 5 ms
 
 
+def to_label(value: Any) -> Any:
+    """Return the text of an id, such as 7, (3, "north") or a date, which is its label as a row or column.
+
+    Other values are returned unchanged: fractions, truth values and missing values are no ids.
+
+    >>> to_label(196), to_label(196.0), to_label(("ann", 7)), to_label("ann"), to_label(0.5)
+    ('196', '196', "('ann', 7)", 'ann', 0.5)
+    """
+    if isinstance(value, np.datetime64):
+        value = value.astype("datetime64[us]")  # `item` returns nanoseconds as a number
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, tuple):
+        value = tuple(part.item() if isinstance(part, np.generic) else part for part in value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # pandas converts integers to floats where values are missing
+
+    is_missing = type(value).__name__ in ("NoneType", "NAType", "NaTType")  # the last two are those of pandas
+    try:
+        hash(value)
+    except TypeError:
+        return value
+    return value if is_missing or isinstance(value, (bool, float, bytes)) else str(value)
+
+
 class Vocabulary(Sequence[str]):
     """An immutable list of distinct tokens with their counts.
 

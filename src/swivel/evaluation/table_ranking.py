@@ -1,21 +1,31 @@
-"""Ranking of held-out cells of a table: Recall, NDCG and MAP at k, by popularity of the column, and splits."""
+"""Ranking of held-out cells of a table: Recall, NDCG and MAP at k, by popularity of the column; splits of tables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from swivel.counts import Matrix, open_matrix
+from swivel.counts.importers import import_counts
+from swivel.counts.importers.context import LabelTable, as_labels, number_places
+from swivel.counts.importers.import_config import pick_fields
+from swivel.counts.importers.import_tables import is_frame
+from swivel.counts.importers.importer import make_config
+from swivel.counts.importers.matrix_readers import is_sparse
 from swivel.errors import ConfigError
+from swivel.storage.manifest import MANIFEST
 from swivel.vectors.search import best_of_each
 
 if TYPE_CHECKING:
     import scipy.sparse
 
 Scores = Callable[[NDArray[np.int64]], NDArray[Any]]
+SPLITS = ("cell", "row", "time")
 POPULARITY = ("rare", "middle", "common")  # columns, each with about a third of the held-out cells
 _SCORES_PER_CHUNK = 1 << 24
 
@@ -134,35 +144,139 @@ def _popularity_tiers(held_out: Any, seen: Any) -> NDArray[np.intp]:
     return tiers
 
 
-def split_table(
-    counts: Any, share: float = 0.2, *, by: str = "cell", times: Any = None, seed: int = 0
-) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array]:
-    """Return a sparse table without a share of its cells, and those cells.
+def open_table(table: Any) -> Matrix:
+    """Return a table as a matrix: a matrix, the folder of one, or anything that `swivel.import_counts` reads."""
+    if isinstance(table, Matrix):
+        return table
+    if isinstance(table, (str, Path)) and (Path(table) / MANIFEST).exists():
+        return open_matrix(table)
+    return import_counts(table)
 
-    They are random cells, with `by="row"` all cells of random rows, with `by="time"` the latest cells; `times` is a
-    sparse matrix of the same shape.
+
+def split_table(
+    table: Any,
+    share: float = 0.2,
+    *,
+    by: str = "cell",
+    times: Any = None,
+    fields: Any = None,
+    seed: int = 0,
+) -> tuple[Any, Any]:
+    """Return a table without a share of its cells, and those cells, as two tables of the same kind.
+
+    Parameters
+    ----------
+    table
+        A data frame of pandas or polars, with a line per cell; a matrix, its folder or a file of counts, which give
+        matrices; or a SciPy sparse matrix.
+    share
+        Share of the cells to hold out.
+    by : {"cell", "row", "time"}
+        Hold out random cells, all cells of random rows, or the latest cells.
+    times
+        The times for `by="time"`: the name of a column of the frame, or a sparse matrix of the same shape.
+    fields
+        Of a frame: the names of the columns of rows, columns and counts, as in `swivel.import_counts`.
+    seed
+        Seed of the random choice.
+
+    Examples
+    --------
+    >>> import pandas
+    >>> seen = pandas.DataFrame({"who": ["ann", "bob", "ann"], "what": ["tea", "tea", "jam"], "day": [1, 2, 3]})
+    >>> before, after = split_table(seen, by="time", times="day")
+    >>> list(after.what)
+    ['jam']
     """
+    if not 0 < share < 1:
+        raise ConfigError(f"share must be between 0 and 1, got {share}", argument="share")
+    if by not in SPLITS:
+        raise ConfigError(f"by must be one of {', '.join(SPLITS)}, got {by!r}", argument="by")
+    if by == "time" and times is None:
+        raise ConfigError("times is needed to hold out the latest cells: pass the time of each cell", argument="times")
+    if fields is not None and not is_frame(table):
+        raise ConfigError("fields is for data frames: omit it", argument="fields")
+
+    rng = np.random.default_rng(seed)
+    if is_frame(table):
+        return _split_frame(table, share, by, times, fields, rng)
+    if is_sparse(table) or isinstance(table, np.ndarray):
+        return _split_sparse(table, share, by, times, rng)
+
+    matrix = open_table(table)
+    if matrix.columns_per_row:
+        raise ConfigError("rows and columns are the same things: only a table of two kinds of things can be split")
+    known, held_out = (
+        import_counts(part, row_labels=matrix.rows.tokens, column_labels=matrix.columns.tokens)
+        for part in _split_sparse(matrix.to_scipy(), share, by, times, rng)
+    )
+    return known, held_out
+
+
+def _split_sparse(
+    table: Any, share: float, by: str, times: Any, rng: np.random.Generator
+) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array]:
     import scipy.sparse
 
-    cells = scipy.sparse.coo_array(counts)
-    if not 0 < share < 1:
-        raise ConfigError(f"share must be between 0 and 1, got {share}")
-    rng = np.random.default_rng(seed)
-
-    if by == "cell":
-        is_held = rng.random(cells.nnz) < share
+    cells = scipy.sparse.coo_array(table)
+    if by == "time":
+        if not is_sparse(times) or times.shape != cells.shape:
+            raise ConfigError(
+                f"times must be a sparse matrix of shape {cells.shape}; with a data frame it is the name of a column",
+                argument="times",
+            )
+        is_held = _choose_latest(np.asarray(scipy.sparse.csr_array(times)[cells.coords]).ravel(), share)
     elif by == "row":
         is_held = (rng.random(cells.shape[0]) < share)[cells.coords[0]]
-    elif by == "time" and times is None:
-        raise ConfigError("times is needed to hold out the latest cells: pass the time of each cell")
-    elif by == "time":
-        when = np.asarray(scipy.sparse.csr_array(times)[cells.coords]).ravel()
-        is_held = when > np.quantile(when, 1 - share)
     else:
-        raise ConfigError(f"by must be cell, row or time, got {by!r}")
+        is_held = rng.random(cells.nnz) < share
 
     def take(mask: NDArray[np.bool_]) -> scipy.sparse.csr_array:
         row, column = cells.coords
         return scipy.sparse.csr_array((cells.data[mask], (row[mask], column[mask])), shape=cells.shape)
 
     return take(~is_held), take(is_held)
+
+
+def _split_frame(
+    frame: Any, share: float, by: str, times: Any, fields: Any, rng: np.random.Generator
+) -> tuple[Any, Any]:
+    names = [str(name) for name in frame.columns]
+    if by == "time":
+        if times not in names:
+            raise ConfigError(f"times must be one of the columns {', '.join(names)}, got {times!r}", argument="times")
+        is_held = _choose_latest(np.asarray(frame[times]), share)
+    else:
+        # Lines of one cell, which is the sum of their counts, are on one side.
+        row, column, *_ = pick_fields(make_config({"fields": fields}), names, len(names), "the table")
+        places = _number_labels(frame, row)
+        if by == "cell":
+            columns = _number_labels(frame, column)
+            _, places = np.unique(places * (columns.max(initial=0) + 1) + columns, return_inverse=True)
+        is_held = (rng.random(places.max(initial=0) + 1) < share)[places]
+
+    if hasattr(frame, "loc"):
+        return frame.loc[~is_held], frame.loc[is_held]
+    return frame.filter(~is_held), frame.filter(is_held)
+
+
+def _number_labels(frame: Any, number: int) -> NDArray[np.int64]:
+    """Return a number for each line of a frame, the same for equal labels in a column."""
+    labels = as_labels(np.asarray(frame[frame.columns[number]]))
+    table = LabelTable(memory_bytes=1 << 62)  # They are in memory already.
+    return table.look_up(labels, number_places("the table", "row", 0))
+
+
+def _choose_latest(times: NDArray[Any], share: float) -> NDArray[np.bool_]:
+    """Return which times are the latest; raise ConfigError if some are missing or none is later than the others."""
+    try:
+        is_missing = bool((times != times).any())
+        _, order = np.unique(times, return_inverse=True)
+    except TypeError:  # None among times, or texts among numbers
+        is_missing = True
+    if is_missing:
+        raise ConfigError("times has values that are missing or cannot be compared", argument="times")
+    latest: NDArray[np.bool_] = order > np.quantile(order, 1 - share)
+    if not latest.any():
+        raise ConfigError(f"no {share:.0%} of the cells are later than the others: their times are equal")
+    return latest

@@ -413,7 +413,9 @@ def recommend(vector_set: VectorSet, row: str, basket: Sequence[str], count: int
         "row": None if basket else row,
         "basket": list(basket),
         "excludes_seen": exclude_seen,
-        "answers": [{"token": each[0], "score": _round(each[1]), "because_of": list(each.because_of)} for each in best],
+        "answers": [
+            {"token": each.label, "score": _round(each.score), "because_of": list(each.because_of)} for each in best
+        ],
     }
 
 

@@ -190,8 +190,8 @@ class Vectors:
         labels = None if self.columns_per_row else self.column_vocabulary  # columns that are not parts of the rows
         if labels is not None and token in labels:
             raise UnknownToken(
-                f"{token!r} is the label of a column, not of a row; for its neighbors use "
-                "swivel.Recommender(vectors).similar, or the file that swivel export --side columns writes"
+                f"{token!r} is the label of a column, not of a row; swap them with .T "
+                "(on the command line: side='columns')"
             )
         return self.vocabulary.id(token, kind="tokens" if labels is None else "labels")
 
@@ -219,6 +219,13 @@ class Vectors:
     def guesser(self) -> Guesser:
         """Guesses the vectors of many words; ConfigError if there are no n-grams."""
         return Guesser(self.vectors, self.vocabulary.tokens, self.subwords)
+
+    @cached_property
+    def T(self) -> Vectors:  # noqa: N802 (as in NumPy and pandas)
+        """The vectors of a table with rows and columns swapped: `vectors.T.nearest` finds neighbors of a column."""
+        if self.columns_per_row:
+            raise ConfigError("rows and columns are the same things: only vectors of a table can be transposed")
+        return Vectors(self._need_columns(), self.row_table, shift=self.shift, settings=self.settings)
 
     def with_subwords(self) -> Vectors:
         """Return these vectors with n-grams fitted to them; raise ConfigError for fewer than 1,000 words."""

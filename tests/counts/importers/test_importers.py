@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 import gzip
 import json
+import subprocess
+import sys
+import uuid
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -33,8 +37,10 @@ from import_sources import (
     write_text,
 )
 from swivel.cli import cli
+from swivel.cli.flags import translate
+from swivel.corpus.vocabulary import to_label
 from swivel.counts.importers.context import UnitFinder
-from swivel.errors import ConfigError, CountsError, FolderExists
+from swivel.errors import ConfigError, CountsError, FolderExists, SwivelWarning
 
 OBJECTS: dict[str, Callable[[], Any]] = {
     "triples": lambda: TRIPLES,
@@ -136,6 +142,135 @@ def test_fields_are_chosen_by_name_or_position(tmp_path: Path) -> None:
     frame = pandas.DataFrame({"day": [1], "page": ["x"], "user": ["a"]})
     assert counts_of(swivel.import_counts(frame, fields="user,page")) == {("a", "x"): 1}
     assert counts_of(swivel.import_counts(pa.Table.from_pandas(frame), fields="user,day")) == {("a", "1"): 1}
+
+
+HEADERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "a count": ("user\titem\trating\nann\ttea\t1\nbob\tjam\t2\n", {}),
+    "a field that is not read": ("user_id,item_id,time\n1,x,9\n2,y,8\n", {"fields": "1,2"}),
+    "ids": ("user item\n1 5\n2 7\n", {}),
+    "quotation marks": ('"user","item, or not",n\n"a, b",x,1\n', {}),
+}
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_text_above_numbers_is_taken_for_a_header_with_a_warning(name: str, tmp_path: Path) -> None:
+    text, settings = HEADERS[name]
+    file = write_text(tmp_path / ("a.csv" if "," in text else "a.txt"), text)
+    with pytest.warns(
+        SwivelWarning, match=r"a\.\w+: the first line \(user.*\) is taken for a header; pass header=True"
+    ):
+        found = counts_of(swivel.import_counts(file, **settings))
+    assert found == counts_of(swivel.import_counts(file, header=True, **settings))
+    assert not any("user" in label or "item" in label for cell in found for label in cell)
+
+
+def test_names_in_the_first_line_are_found_and_other_lines_are_data(tmp_path: Path) -> None:
+    named = write_text(tmp_path / "named.csv", "day,page,user\nmonday,x,ann\n")
+    assert counts_of(swivel.import_counts(named, fields="user,page")) == {("ann", "x"): 1}
+    with pytest.raises(ConfigError, match="no field 'user'"):
+        swivel.import_counts(named, fields="user,page", header=False)
+
+    # Texts alone, a number in the first line, or one line: nothing says that it is a header.
+    for text, cells in (("user\titem\nann\ttea\n", 2), ("user\t7\n1\t2\n", 2), ("user\titem\n", 1)):
+        assert len(counts_of(swivel.import_counts(write_text(tmp_path / "a.tsv", text)))) == cells
+    file = write_text(tmp_path / "b.tsv", "tea\tmilk\n1\t2\n")
+    assert counts_of(swivel.import_counts(file, header=False)) == {("tea", "milk"): 1, ("1", "2"): 1}
+
+
+def test_the_command_says_which_line_it_takes_for_a_header(tmp_path: Path) -> None:
+    file = write_text(tmp_path / "ml.tsv", "user\titem\trating\n1\t5\t3\n2\t5\t1\n")
+    command = [sys.executable, "-m", "swivel", "import", str(file), "--fields", "1,2", "-o", str(tmp_path / "matrix")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert f"warning: {file}: the first line (user, item, rating) is taken for a header; pass --header" in done.stderr
+    assert "--no-header if not" in done.stderr
+    assert swivel.open_matrix(tmp_path / "matrix").rows.tokens == ("1", "2")
+
+    done = subprocess.run([*command, "--no-header", "--overwrite"], capture_output=True, text=True, check=True)
+    assert "warning" not in done.stderr
+    assert "user" in swivel.open_matrix(tmp_path / "matrix").rows
+
+
+CROSSTAB = "gene,liver,skin,lung\nbrca1,1,,2\ntp53,0,3,1.5\n"
+CROSSTAB_CELLS = {("brca1", "liver"): 1, ("brca1", "lung"): 2, ("tp53", "skin"): 3, ("tp53", "lung"): 1.5}
+
+
+@pytest.mark.parametrize("text", [CROSSTAB, CROSSTAB.removeprefix("gene"), CROSSTAB.replace("skin", '"skin"')])
+def test_crosstabs_have_a_column_per_label(text: str, tmp_path: Path) -> None:
+    file = write_text(tmp_path / "a.csv", text)
+    assert counts_of(swivel.import_counts(file, format="crosstab")) == CROSSTAB_CELLS
+    tabbed = write_text(tmp_path / "a.tsv.gz", gzip.compress(text.replace(",", "\t").replace('"', "").encode()))
+    assert counts_of(swivel.import_counts(tabbed, format="crosstab")) == CROSSTAB_CELLS
+
+
+def test_the_command_imports_a_crosstab_and_says_how(tmp_path: Path) -> None:
+    file = write_text(tmp_path / "a.csv", CROSSTAB)
+    arguments = ["import", str(file), "-o", str(tmp_path / "matrix")]
+    refused = CliRunner().invoke(cli, arguments)
+    assert isinstance(refused.exception, ConfigError)
+    assert translate(str(refused.exception), refused.exception.arguments, cli.commands["import"]).endswith(
+        "4 fields; pass those of the row, the column and the count, such as --fields 1,2,3; "
+        "or --format crosstab for a table with a column per label"
+    )
+    CliRunner().invoke(cli, [*arguments, "--format", "crosstab"], catch_exceptions=False)
+    assert counts_of(swivel.open_matrix(tmp_path / "matrix")) == CROSSTAB_CELLS
+
+
+def test_crosstabs_of_pandas_and_polars() -> None:
+    frame = pandas.DataFrame({"gene": ["brca1", "tp53"], "liver": [1, 0], "skin": [np.nan, 3], "lung": [2, 1.5]})
+    for wide in (frame, frame.set_index("gene"), polars.from_pandas(frame)):
+        assert counts_of(swivel.import_counts(wide, format="crosstab")) == CROSSTAB_CELLS
+
+    events = pandas.DataFrame({"user": [7, 7, 8], "page": [1, 2, 2], "n": [1, 2, 3]})
+    pivot = events.pivot_table(index="user", columns="page", values="n")
+    assert counts_of(swivel.import_counts(pivot, format="crosstab")) == counts_of(swivel.import_counts(events))
+    with pytest.raises(ConfigError, match="pass format='crosstab' if each column is a label"):
+        swivel.import_counts(frame.set_index("gene").fillna(0))
+
+
+def test_bad_crosstabs_are_refused_with_their_place(tmp_path: Path) -> None:
+    for text, message in (
+        ("g,a,a\nx,1,2\n", r"a\.csv, line 1, column 3: .*a.* occurs twice"),
+        ("g,a,b\nx,1,two\n", r"a\.csv, line 2: the count 'two' is not a number"),
+        ("g,a,b\nx,1\n", r"a\.csv, line 2: 2 fields, but the first line has 3"),
+        ("g,a,b\nx,1,-1\n", r"a\.csv, line 2: the count -1 is negative"),
+        ("g,a,b\n", "there are no counts"),
+    ):
+        with pytest.raises(CountsError, match=message):
+            swivel.import_counts(write_text(tmp_path / "a.csv", text), format="crosstab")
+    with pytest.raises(CountsError, match=r"the table, column 3: .* occurs twice"):
+        swivel.import_counts(pandas.DataFrame([["x", 1, 2]], columns=["g", "a", "a"]), format="crosstab")
+    with pytest.raises(ConfigError, match="crosstab is for files and for tables of pandas and polars"):
+        swivel.import_counts(TRIPLES, format="crosstab")
+
+
+IDS: dict[str, list[Any]] = {
+    "196": [196, np.int64(196), 196.0, "196"],
+    "('ann', 7)": [("ann", 7), ("ann", np.int64(7))],
+    "2024-05-01": [datetime.date(2024, 5, 1)],
+    "2024-05-01 00:00:00": [np.datetime64("2024-05-01"), pandas.Timestamp("2024-05-01")],
+    "2024-05-01 12:00:00": [
+        datetime.datetime(2024, 5, 1, 12),
+        np.datetime64("2024-05-01T12:00:00.000000000"),
+        pandas.Timestamp("2024-05-01 12:00"),
+    ],
+    "00000000-0000-0000-0000-000000000007": [uuid.UUID(int=7)],
+}
+
+
+@pytest.mark.parametrize("label", IDS)
+def test_ids_of_any_kind_are_labels(label: str) -> None:
+    for value in IDS[label]:
+        column = pandas.Series([value])
+        assert to_label(value) == label
+        for source in ([(value, "x", 1)], pandas.DataFrame({"id": column, "to": "x", "n": 1})):
+            assert counts_of(swivel.import_counts(source)) == {(label, "x"): 1}
+        assert swivel.import_counts([[value, "x"]], format="baskets").count(label, "x") == 1
+
+
+@pytest.mark.parametrize("value", [None, 1.5, float("nan"), True, pandas.NaT, pandas.NA, ["a"], ("a", ["b"])])
+def test_what_is_missing_or_no_id_is_refused(value: Any) -> None:
+    with pytest.raises(CountsError, match="item 1: labels must be strings or integers, got"):
+        swivel.import_counts([(value, "x", 1)])
 
 
 def test_quotation_marks_in_csv_hold_commas_and_line_ends(tmp_path: Path) -> None:

@@ -321,10 +321,10 @@ def test_invalid_settings_are_refused(tmp_path: Path) -> None:
 
 def test_more_than_three_fields_have_to_be_chosen(tmp_path: Path) -> None:
     file = write_text(tmp_path / "wide.csv", "user,tea,jam,ham\nann,1,2,3\n")
-    with pytest.raises(ConfigError, match=r"wide\.csv: 4 fields; pass .* such as fields='user,tea,jam' \(a crosstab"):
+    with pytest.raises(ConfigError, match=r"wide\.csv: 4 fields; pass .* such as fields='1,2,3'; or format='crosstab'"):
         swivel.import_counts(file, header=True)
     with pytest.raises(ConfigError, match=r"4 fields; .* such as fields='1,2,3'"):
-        swivel.import_counts(file)
+        swivel.import_counts(file)  # Without a warning of the header.
     with pytest.raises(ConfigError, match="the table: 4 fields"):
         swivel.import_counts(pa.table({"user": ["ann"], "tea": [1], "jam": [2], "ham": [3]}).to_pandas())
 

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from swivel.corpus.streams import read_table_lines
+from swivel.corpus.vocabulary import to_label
 from swivel.counts.block_layout import Ints, UnitCells
 from swivel.counts.importers.context import PIECE, ImportContext, Place, number_places, open_spill
 from swivel.counts.importers.import_config import SEPARATORS
@@ -32,7 +33,7 @@ def read_basket_file(file: Path, context: ImportContext) -> Iterator[Baskets]:
     """Yield the baskets of a text file with one basket per line; empty items and blank lines are skipped."""
     separator = SEPARATORS[context.config.separator] if context.config.separator else None
     mark = context.config.comment.encode() if context.config.comment else None
-    is_header = context.config.header
+    is_header = bool(context.config.header)
 
     for block in read_table_lines(file, context.task):
         separator = separator or next((each for each in (b"\t", b",", b";") if each in block.data), b" ")
@@ -62,7 +63,7 @@ def read_basket_lists(baskets: Iterable[Any], context: ImportContext) -> Iterato
         for index, basket in enumerate(batch):
             if isinstance(basket, (str, bytes)) or not isinstance(basket, Iterable):
                 raise CountsError(f"{place(index)}: expected a list of items, got {type(basket).__name__}")
-            names.append([str(item) if type(item) is int else item for item in basket])
+            names.append(list(map(to_label, basket)))
 
         yield _number_baskets(names, context, place)
         begin += len(batch)

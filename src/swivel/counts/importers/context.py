@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from swivel.corpus.vocabulary import to_label
 from swivel.counts.block_layout import Ints, UnitCells
 from swivel.counts.importers.import_config import ImportConfig
 from swivel.errors import ConfigError, CountsError, MemoryBudgetError
@@ -139,13 +140,13 @@ def show(value: Any) -> str:
 
 
 def as_labels(values: NDArray[Any]) -> list[Any]:
-    """Return the labels of an array: strings unchanged, integers as text. `look_up` rejects other types."""
+    """Return the labels of an array: strings unchanged, other ids as text. `look_up` rejects what is no id."""
     if values.dtype.kind in "iu":
         return list(map(str, values.tolist()))
+    if values.dtype.kind == "M":
+        values = values.astype("datetime64[us]")  # `tolist` returns nanoseconds as numbers
     labels: list[Any] = values.tolist()
-    if values.dtype.kind == "O" and set(map(type, labels)) != {str}:
-        return [str(label) if isinstance(label, int) and not isinstance(label, bool) else label for label in labels]
-    return labels
+    return labels if set(map(type, labels)) == {str} else list(map(to_label, labels))
 
 
 def label_positions(size: int, labels: Sequence[str] | None, counts: int, name: str, side: str) -> list[str]:
@@ -201,6 +202,15 @@ class ImportContext:
     ) -> ImportChunk:
         """Return the cells of labeled rows and columns."""
         return ImportChunk(self.rows.look_up(rows, place), self.columns.look_up(columns, place), counts, place)
+
+    def find_columns(self, names: Sequence[Any], where: str) -> Ints:
+        """Return the ids of the columns of a crosstab, which must have different names."""
+        ids = self.columns.look_up(names, lambda index: f"{where}, column {index + 2:,}")
+        _, firsts = np.unique(ids, return_index=True)
+        if len(firsts) < len(ids):
+            repeated = next(index for index in range(len(ids)) if index not in set(firsts.tolist()))
+            raise CountsError(f"{where}, column {repeated + 2:,}: {show(names[repeated])} occurs twice")
+        return ids
 
     def set_shape(self, rows: int, columns: int, name: str) -> None:
         """Declare that ids are positions in a matrix of this shape, not labels."""

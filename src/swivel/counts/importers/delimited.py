@@ -1,4 +1,4 @@
-"""Read triples from text: a row, a column and optionally a count on each line.
+"""Read triples from text, a row, a column and optionally a count on each line, and crosstabs, with a column per label.
 
 A block in which all lines have the same number of fields is split with one call of `bytes.split`, about a third of a
 microsecond per line. Only unusual blocks are split line by line.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import length_hint
@@ -19,10 +20,12 @@ from numpy.typing import NDArray
 from swivel.corpus.streams import LineBlock, read_table_lines
 from swivel.counts.importers.context import ImportChunk, ImportContext, Place
 from swivel.counts.importers.import_config import SEPARATORS, ImportConfig, pick_fields
-from swivel.errors import CountsError
-from swivel.runtime.numbers import is_plain, parse_float
+from swivel.errors import CountsError, SwivelWarning
+from swivel.runtime.display import escape_controls
+from swivel.runtime.numbers import is_integer, is_plain, parse_float
 
 _CSV_LINES = 1 << 15
+_HEADER_LINES = 1_000  # looked at to find out whether the first one is a header
 _RULE = "the first line has"  # where the expected number of fields comes from
 
 
@@ -67,15 +70,67 @@ def read_triples(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
         return
 
     names = None
-    if config.header:
+    if _has_header(first, config):
         names = [field.decode(errors="replace") for field in first.fields[: first.width]]
-        first = FieldBatch(first.name, first.fields[first.width :], first.width, first.numbers[1:])
+        first = _drop_header(first)
 
     picks = pick_fields(config, names, first.width, str(file))
+    if names is not None and config.header is None and not {*config.field_names} & {*names}:
+        shown = escape_controls(", ".join(names))
+        warnings.warn(
+            f"{file}: the first line ({shown}) is taken for a header; pass header=True if it is, header=False if not",
+            SwivelWarning,
+            stacklevel=2,
+        )
     for batch in itertools.chain([first], batches):
         rows, columns, *others = map(batch.column, picks)
         counts = parse_numbers(others[0], batch.place, "count") if others else None
         yield context.make_chunk(rows, columns, counts, batch.place)
+
+
+def _has_header(batch: FieldBatch, config: ImportConfig) -> bool:
+    """Return whether the first line is a header: by the settings, or because it is text above numbers."""
+    if config.header is not None:
+        return config.header
+
+    names = batch.fields[: batch.width]
+    wanted = {name for name in config.field_names if not is_integer(name)}
+    if wanted:
+        return wanted <= {name.decode(errors="replace") for name in names}
+
+    lines = batch.fields[batch.width : _HEADER_LINES * batch.width]
+    columns = [lines[number :: batch.width] for number in range(batch.width)]
+    is_header = not any(map(_is_number, names)) and any(all(map(_is_number, column)) for column in columns)
+    return bool(lines) and is_header
+
+
+def _is_number(text: bytes) -> bool:
+    try:
+        parse_float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _drop_header(batch: FieldBatch) -> FieldBatch:
+    """Return the lines after the first one."""
+    return FieldBatch(batch.name, batch.fields[batch.width :], batch.width, batch.numbers[1:])
+
+
+def read_crosstab(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
+    """Yield the cells of a wide table: the first line names the columns, the first field of the others the row."""
+    batches = _read_batches(file, context.config, context)
+    first = next(batches, None)
+    if first is None:
+        return
+
+    columns = context.find_columns(first.fields[1 : first.width], f"{file}, line 1")
+    for batch in itertools.chain([_drop_header(first)], batches):
+        rows = context.rows.look_up(batch.column(0), batch.place)
+        for number, column in enumerate(columns.tolist(), 1):
+            texts = [text.strip() or b"0" for text in batch.column(number)]  # An empty cell has no count.
+            counts = parse_numbers(texts, batch.place, "count")
+            yield ImportChunk(rows, np.full(len(rows), column), counts, batch.place)
 
 
 def _read_batches(file: Path, config: ImportConfig, context: ImportContext) -> Iterator[FieldBatch]:

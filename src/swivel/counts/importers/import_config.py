@@ -34,6 +34,7 @@ FORMATS = {
     "baskets": FileFormat(
         (".baskets",), "baskets.read_basket_file", (*_TEXT, "largest_basket"), "mirrored", may_be_packed=True
     ),
+    "crosstab": FileFormat((), "delimited.read_crosstab", ("separator", "comment"), may_be_packed=True),
     "parquet": FileFormat((".parquet", ".pq"), "arrow.read_parquet", ("fields",)),
     "arrow": FileFormat((".arrow", ".arrows", ".feather", ".ipc"), "arrow.read_arrow", ("fields",)),
     "npz": FileFormat((".npz",), "matrix_readers.read_npz", is_alone=True),
@@ -67,7 +68,9 @@ class ImportConfig:
         "only two, every count is 1; default: all fields of a table of two or three",
         TEXT,
     )
-    header: bool = config_field(False, "the first line of a text file is a header", FLAG)
+    header: bool | None = config_field(
+        None, "the first line of a text file is a header; default: detected by the numbers below names", FLAG
+    )
     separator: str | None = config_field(
         None, "separator of the fields of a line; default: detected from the file", one_of(*SEPARATORS)
     )
@@ -116,10 +119,9 @@ def pick_fields(config: ImportConfig, names: list[str] | None, width: int, where
         if width < 2:
             raise ConfigError(f"{where}: {width} field, but a row and a column are needed; pass the separator")
         if width > 3:
-            example = ",".join(map(escape_controls, names[:3] if names else "123"))
             raise ConfigError(
-                f"{where}: {width} fields; pass the row, the column and the count, such as fields='{example}' "
-                "(a crosstab, with one column per label, is imported in Python, as an array with labels)"
+                f"{where}: {width:,} fields; pass those of the row, the column and the count, such as fields='1,2,3'; "
+                "or format='crosstab' for a table with a column per label"
             )
         return tuple(range(width))
     return tuple(_find_field(name, names, width, where) for name in config.field_names)

@@ -1,4 +1,7 @@
-"""Read triples in memory: pandas and polars tables, dictionaries and iterables. Neither library is imported."""
+"""Read triples in memory: pandas and polars tables, dictionaries and iterables; and tables that are crosstabs.
+
+Neither library is imported.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from swivel.corpus.vocabulary import to_label
 from swivel.counts.importers.context import ImportChunk, ImportContext, Place, as_labels, number_places, show
 from swivel.counts.importers.import_config import pick_fields
 from swivel.errors import ConfigError, CountsError
@@ -40,6 +44,28 @@ def read_frame(frame: Any, context: ImportContext) -> Iterator[ImportChunk]:
         context.task.advance(parts[0].size)
 
 
+def read_wide_frame(frame: Any, context: ImportContext) -> Iterator[ImportChunk]:
+    """Yield the cells of a crosstab or pivot table: a column per label, with the rows' labels in the index.
+
+    Without labels in the index (polars, or a new index of pandas), the first column has them.
+    """
+    index = getattr(frame, "index", None)
+    if index is None or type(index).__name__ == "RangeIndex":
+        index = frame[frame.columns[0]]
+        frame = frame[list(frame.columns[1:])]
+
+    name = "the table"
+    place = number_places(name, "row", 0)
+    rows = context.rows.look_up(as_labels(np.asarray(index)), place)
+    columns = context.find_columns(list(map(to_label, frame.columns)), name)
+    values = frame.to_numpy()
+    for number, column in enumerate(columns.tolist()):
+        # A pivot table has a missing value where nothing was observed.
+        counts = np.nan_to_num(_as_counts(values[:, number], place), nan=0.0, posinf=np.inf, neginf=-np.inf)
+        yield ImportChunk(rows, np.full(len(rows), column), counts, place)
+    context.task.advance(len(rows))
+
+
 def _refuse_wide(frame: Any, context: ImportContext) -> None:
     """Raise ConfigError for a pandas table that is a matrix (crosstab, pivot) instead of triples."""
     kinds = [getattr(kind, "kind", "O") for kind in getattr(frame, "dtypes", [])]
@@ -48,8 +74,8 @@ def _refuse_wide(frame: Any, context: ImportContext) -> None:
 
     if has_labels and not context.config.fields and all(kind in "iufb" for kind in kinds):
         raise ConfigError(
-            "the table has labels in its index and numbers in all columns; for a matrix pass frame.to_numpy() with "
-            "row_labels=frame.index and column_labels=frame.columns; for triples pass frame.reset_index(), or fields"
+            "the table has labels in its index and numbers in all columns; pass format='crosstab' if each column is a "
+            "label, frame.reset_index() or fields for triples"
         )
 
 

@@ -73,8 +73,9 @@ def import_counts(
     ----------
     source
         A path, glob or folder, or several of them: triples as text (also compressed), Parquet, Arrow or Feather; .npz,
-        Matrix Market, GloVe's cooccurrence.bin, baskets. Or an object: a SciPy sparse matrix, an array, a pandas,
-        polars or pyarrow table, a dictionary from (row, column) to a count, an iterable of (row, column, count).
+        Matrix Market, GloVe's cooccurrence.bin, baskets, crosstabs. Or an object: a SciPy sparse matrix, an array, a
+        pandas, polars or pyarrow table, a dictionary from (row, column) to a count, an iterable of (row, column,
+        count).
     out
         Folder of the matrix; None for a matrix in memory.
     row_labels, column_labels
@@ -96,7 +97,7 @@ def import_counts(
     (5.0, (1, 2))
     """
     options = options or RunOptions()
-    config = _make_config(settings)
+    config = make_config(settings)
     origin = find_source(source, config, out)
     refuse_idle_settings(config, origin.format, origin.name)
 
@@ -124,7 +125,8 @@ def import_counts(
         return matrix if output is not None else matrix.to_memory()
 
 
-def _make_config(settings: dict[str, Any]) -> ImportConfig:
+def make_config(settings: Mapping[str, Any]) -> ImportConfig:
+    """Return the settings of an import; raise ConfigError for a name that is none of them."""
     names = [field.name for field in dataclasses.fields(ImportConfig)]
     for setting in settings:
         if setting in {field.name for field in dataclasses.fields(RunOptions)}:
@@ -365,7 +367,7 @@ def _guess_format(file: Path) -> str:
 
 
 def _find_object(source: Any, config: ImportConfig) -> ImportSource:
-    if config.format not in (None, "triples", "edges", "baskets"):
+    if config.format not in (None, "triples", "edges", "baskets", "crosstab"):
         raise ConfigError(f"format {config.format} is for files; for an object in memory omit format")
 
     format = "memory"
@@ -374,6 +376,12 @@ def _find_object(source: Any, config: ImportConfig) -> ImportSource:
     if config.format == "baskets":
         format = "baskets"
         reader = baskets.read_basket_lists
+    elif config.format == "crosstab":
+        if not tables.is_frame(source) or type(source).__module__.partition(".")[0] == "pyarrow":
+            raise ConfigError("format crosstab is for files and for tables of pandas and polars", argument="format")
+        format = "crosstab"
+        size = source.shape[0]
+        reader = tables.read_wide_frame
     elif type(source).__module__.partition(".")[0] == "pyarrow":
         reader = arrow.read_table
     elif matrix_readers.is_sparse(source):
