@@ -35,10 +35,7 @@ ADVISED = ("dim", "max_size", "min_count")  # arguments that `ResourceEstimate.a
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _MAX_BYTES = float(1 << 62)
 
-# Parameters of glibc's mallopt, and the value that is set for both.
-_M_TRIM_THRESHOLD = -1
-_M_MMAP_THRESHOLD = -3
-_MALLOC_THRESHOLD_BYTES = 1 << 30
+_M_MMAP_THRESHOLD = -3  # parameter of glibc's mallopt
 _MIN_RETURNED_BYTES = 1 << 23  # more than the arrays of a training step
 
 _CGROUP = Path("/sys/fs/cgroup")
@@ -240,13 +237,6 @@ def format_bytes(size: float) -> str:
 def _call_glibc(function: str, *arguments: int) -> None:
     with contextlib.suppress(OSError, AttributeError, TypeError):  # another C library, or Windows
         getattr(ctypes.CDLL(None), function)(*arguments)
-
-
-def keep_freed_memory() -> None:
-    """Make glibc, where it is, reuse the memory of large arrays that are freed, instead of returning it."""
-    # New pages are expensive: on some virtual machines 10 ms for a block of 4,096 x 300, several times per step.
-    _call_glibc("mallopt", _M_MMAP_THRESHOLD, _MALLOC_THRESHOLD_BYTES)
-    _call_glibc("mallopt", _M_TRIM_THRESHOLD, _MALLOC_THRESHOLD_BYTES)
 
 
 def return_large_arrays() -> None:
