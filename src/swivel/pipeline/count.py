@@ -11,6 +11,7 @@ from swivel.config import SCORERS, CorpusConfig, CountConfig, VocabularyConfig, 
 from swivel.corpus.vocabulary import Vocabulary, check_units, choose_vocabulary, describe_text, read_tokens
 from swivel.errors import ConfigError
 from swivel.pipeline.settings import TextCounting, check_names, given, make_options, resolve_counting
+from swivel.runtime.child_process import PROGRESS, ChildProcess, can_start_processes
 from swivel.runtime.numbers import plural
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Progress
@@ -201,14 +202,20 @@ def read_beside_device(
     options: RunOptions,
     check: Check,
 ) -> Result:
-    """Return `read(texts, counting, *arguments, ...)`, in another process if this one prepares a GPU for counting."""
-    from swivel.corpus.sources import read_in_process
+    """Return `read(texts, counting, *arguments, ...)`, in another process if this one prepares a GPU for counting.
+
+    Reading would wait for the import of torch most of the time.
+    """
+    from swivel.corpus.sources import files_of, is_on_disk
 
     reading: dict[str, Any] = {"threads": options.thread_count, "memory_bytes": options.memory_bytes}
-    reading |= {"progress": options.progress, "check": check}
-    if may_use_cuda(counting.count.device):
-        return read_in_process(read, texts, counting, *arguments, **reading)
-    return read(texts, counting, *arguments, **reading)
+    files = files_of(texts) if may_use_cuda(counting.count.device) and can_start_processes() else None
+    if files is None or not all(map(is_on_disk, files)):
+        return read(texts, counting, *arguments, progress=options.progress, check=check, **reading)
+
+    with ChildProcess() as process:
+        call = process.call(read, files, counting, *arguments, progress=PROGRESS, **reading)
+        return call.wait(options.progress, check)
 
 
 def number_text(
