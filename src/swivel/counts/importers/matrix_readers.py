@@ -72,13 +72,13 @@ def _read_cells(
 
     for first in range(0, values.size, PIECE):
         part = slice(first, first + PIECE)
-        ids = [np.asarray(positions[part], np.int64) for positions in (rows, columns)]
-        for positions, size, kind in zip(ids, matrix.shape, ("row", "column"), strict=True):
-            is_wrong = (positions < 0) | (positions >= size)
-            refuse_ids(is_wrong, positions, _number_values(name, first), kind, f"in a matrix of {size:,} {kind}s")
+        row_ids, column_ids = (np.asarray(positions[part], np.int64) for positions in (rows, columns))
+        for ids, size, kind in ((row_ids, matrix.shape[0], "row"), (column_ids, matrix.shape[1], "column")):
+            is_wrong = (ids < 0) | (ids >= size)
+            refuse_ids(is_wrong, ids, _number_values(name, first), kind, f"in a matrix of {size:,} {kind}s")
 
         counts = np.asarray(values[part], np.float64)
-        yield ImportChunk(*ids, counts, partial(_name_cell, name, *ids))
+        yield ImportChunk(row_ids, column_ids, counts, partial(_name_cell, name, row_ids, column_ids))
         context.task.advance(share * counts.size)
 
 
