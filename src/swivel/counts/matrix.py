@@ -351,13 +351,18 @@ class Matrix:
         import scipy.sparse
 
         rows, columns = (np.arange(size) for size in self.shape)
-        return scipy.sparse.csr_matrix(self.select(rows, columns, self.shape))
+        return scipy.sparse.csr_matrix(self.select(rows, columns))
 
-    def select(self, row_places: Ints, column_places: Ints, shape: tuple[int, int]) -> scipy.sparse.csr_array:
-        """Return the counts of some rows with some columns, float64; the places of each in the result, or -1."""
+    def select(self, row_ids: Ints, column_ids: Ints) -> scipy.sparse.csr_array:
+        """Return the counts of some rows with some columns, float64, in the order of these ids."""
         import scipy.sparse
 
         stored = self.stored
+        shape = len(row_ids), len(column_ids)
+        row_places, column_places = (np.full(size, -1, np.int64) for size in self.shape)
+        row_places[row_ids] = np.arange(shape[0])
+        column_places[column_ids] = np.arange(shape[1])
+
         pieces = []
         for rows, columns, units in stored.walk(_CELLS_PER_PIECE):
             is_wanted = (row_places[rows] >= 0) & (column_places[columns] >= 0)
@@ -366,8 +371,8 @@ class Matrix:
 
         if not pieces:
             return scipy.sparse.csr_array(shape)
-        row_ids, column_ids, counts = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
-        return scipy.sparse.csr_array((counts, (row_ids, column_ids)), shape=shape)
+        rows, columns, counts = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
+        return scipy.sparse.csr_array((counts, (rows, columns)), shape=shape)
 
     def reblocked(
         self, row_blocks: int, column_blocks: int, *, scratch: Path | None = None, threads: int = 1

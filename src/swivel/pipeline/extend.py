@@ -260,26 +260,14 @@ def _select_cells(
     matrix: Matrix, trained: Sequence[str], words: Vocabulary
 ) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array]:
     """Return the cells of the rows, and of the columns, of new words with trained words."""
-    parts = matrix.columns_per_row
-    old = _find_positions(matrix.rows, trained)
-    new = _find_positions(matrix.rows, words.tokens)
-    rows = matrix.select(new, _find_columns(old, parts), (len(words), len(trained) * parts))
-    columns = matrix.select(old, _find_columns(new, parts), (len(trained), len(words) * parts))
-    return rows, columns.T.tocsr()
+    old, new = (np.array([matrix.rows.ids[token] for token in tokens]) for tokens in (trained, words.tokens))
+    old_columns, new_columns = (_find_columns(ids, matrix.columns_per_row) for ids in (old, new))
+    return matrix.select(new, old_columns), matrix.select(old, new_columns).T.tocsr()
 
 
 def _find_columns(words: NDArray[np.int64], parts: int) -> NDArray[np.int64]:
-    """Return the positions of the columns of words from the positions of the words: word * parts + part, or -1."""
-    columns = words[:, None] * parts + np.arange(parts)
-    columns[words < 0] = -1
-    return columns.ravel()
-
-
-def _find_positions(joint: Vocabulary, tokens: Sequence[str]) -> NDArray[np.int64]:
-    """Return the position in `tokens` of each word of the joint vocabulary, or -1."""
-    positions = np.full(len(joint), -1, np.int64)
-    positions[[joint.ids[token] for token in tokens]] = np.arange(len(tokens))
-    return positions
+    """Return the ids of the columns of words: word * parts + part."""
+    return np.asarray(words[:, None] * parts + np.arange(parts)).ravel()
 
 
 def _add_words(old: Vectors, counts: WordCounts, counting: TextCounting, options: RunOptions) -> Vectors:
