@@ -68,7 +68,7 @@ def _read_cells(
 ) -> Iterator[ImportChunk]:
     """Yield the values of a matrix at these positions; `share` is the progress that one of them makes."""
     values = _check_kind(matrix.data, name)
-    context.set_shape(*matrix.shape, name)
+    context.set_shape(matrix.shape[0], matrix.shape[1], name)
 
     for first in range(0, values.size, PIECE):
         part = slice(first, first + PIECE)
