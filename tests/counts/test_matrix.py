@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +17,7 @@ from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix
 from swivel.counts import block_layout as matrix_layout
 from swivel.counts.block_layout import Layout, block_count_for, block_length, choose_layout
 from swivel.errors import CountsError, DamagedFolder, MemoryBudgetError, StorageError, UnfinishedFolder, UnknownToken
-from swivel.storage.manifest import digest_file, seal, unseal
+from swivel.storage.manifest import seal, unseal
 
 
 def make_vocabulary(size: int, letter: str = "w") -> Vocabulary:
@@ -283,35 +281,6 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
 
     with pytest.raises(StorageError, match="no such folder"):
         open_matrix(tmp_path / "nowhere")
-
-
-def test_cells_that_are_verified_ahead_are_checked_once_before_they_are_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = folder_of(build(tmp_path / "m", make_dense(5, 6)))
-    intact = open_matrix(path)
-    started = threading.Event()
-    digested: list[str] = []
-
-    def digest(file: Path) -> str:
-        digested.append(file.name)
-        started.set()
-        time.sleep(0.05)  # The access to the cells comes while the checksum is computed.
-        return digest_file(file)
-
-    monkeypatch.setattr("swivel.storage.manifest.digest_file", digest)
-    intact.verify_ahead()
-    assert started.wait(60)
-    assert intact.cells(0, 0).counts.size
-    assert sorted(digested) == ["counts.npy", "positions.npy"]
-    monkeypatch.undo()
-
-    damaged = path / "counts.npy"
-    damaged.write_bytes(damaged.read_bytes()[:-1] + b"\x7f")
-    matrix = open_matrix(path)
-    matrix.verify_ahead()
-    with pytest.raises(DamagedFolder, match=r"counts\.npy: checksum differs"):
-        matrix.cells(0, 0)
 
 
 def test_a_new_matrix_has_the_labels_that_were_written(tmp_path: Path) -> None:

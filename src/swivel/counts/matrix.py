@@ -13,8 +13,6 @@ Files of the folder (stage "matrix"):
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -294,9 +292,6 @@ class Matrix:
     def verify(self) -> None:
         """Raise DamagedFolder for the first file whose checksum differs from the manifest."""
 
-    def verify_ahead(self) -> None:
-        """Start to verify the cells in the background; the first access to them waits for it and raises its errors."""
-
     def trust(self) -> None:
         """Skip the checksums of the files, because this process wrote them or another process has verified them."""
 
@@ -430,13 +425,11 @@ class MatrixFolder(Matrix):
         self.path = folder.path
         self.fingerprint = folder.manifest.fingerprint
         self._folder = folder
-        self._checking = threading.Lock()  # so that no two threads compute the same checksums
 
     @cached_property
     def arrays(self) -> CellArrays:  # type: ignore[override]
         """The cells."""
-        with self._checking:
-            self._folder.check(*LARGE)
+        self._folder.check(*LARGE)
         return self.unverified
 
     @cached_property
@@ -461,18 +454,7 @@ class MatrixFolder(Matrix):
 
     def verify(self) -> None:
         """Raise DamagedFolder for the first file whose checksum differs from the manifest."""
-        with self._checking:
-            self._folder.verify()
-
-    def verify_ahead(self) -> None:
-        """Start to verify the cells in the background; the first access to them waits for it and raises its errors."""
-
-        def verify_quietly() -> None:
-            with contextlib.suppress(Exception), self._checking:  # The next check raises it.
-                self._folder.check(*LARGE)
-
-        # A daemon: it only reads, so a process that ends need not wait for it.
-        threading.Thread(target=verify_quietly, daemon=True).start()
+        self._folder.verify()
 
     def trust(self) -> None:
         """Skip the checksums of this folder, because this process wrote it or another process has verified it."""

@@ -16,13 +16,12 @@ from swivel.config import RECIPES, TrainConfig, VectorsConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, FolderExists, SwivelWarning
 from swivel.pipeline.report_job import ReportJob, timed_options
-from swivel.pipeline.settings import check_names, given, make_options, resolve_training
-from swivel.runtime.options import RunOptions
+from swivel.pipeline.settings import given, make_options, resolve_training
+from swivel.runtime.options import RunOptions, check_names
 from swivel.runtime.progress import Progress
 from swivel.runtime.resources import check_libraries, find_rank, is_leading
 from swivel.runtime.signals import defer_signals
 from swivel.storage.lock import hold_folder, remove_file
-from swivel.storage.manifest import MANIFEST
 from swivel.storage.output_folder import check_output, has_result, refuse_foreign, refuse_overlap
 
 if TYPE_CHECKING:
@@ -95,9 +94,6 @@ def train(
         return _tune_and_train(matrix, path, recipe, settings, options, has_init=init is not None)
 
     init = None if init is None else as_vectors(init)
-    # A finished folder needs no training, and no check of the matrix.
-    if is_leading() and (path is None or not (path / MANIFEST).exists()):
-        matrix.verify_ahead()  # while torch is imported
     configs = resolve_configs(matrix, recipe, settings, init)
     popularity = _choose_popularity(matrix, configs[0]) if recipe == "table" else None
     return train_vectors(matrix, path, *configs, timed_options(path, options), init=init, popularity=popularity)
