@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from swivel.config import SCORERS, CorpusConfig, CountConfig, VocabularyConfig, stage_config
 from swivel.corpus.vocabulary import Vocabulary, check_units, choose_vocabulary, describe_text, read_tokens
 from swivel.errors import ConfigError
-from swivel.pipeline.settings import TextCounting, check_names, given, make_options, resolve_counting
+from swivel.pipeline.settings import TextCounting, given, make_options, resolve_counting
 from swivel.runtime.child_process import PROGRESS, ChildProcess, can_start_processes
 from swivel.runtime.numbers import plural
-from swivel.runtime.options import RunOptions
+from swivel.runtime.options import RunOptions, check_names
 from swivel.runtime.progress import Progress
 from swivel.runtime.resources import (
     ResourceEstimate,
@@ -307,8 +307,6 @@ def find_phrases(texts: Texts, *, options: RunOptions | None = None, **settings:
     >>> [phrase.token for phrase in find_phrases(text, phrase_threshold=0.1)]
     ['new_york']
     """
-    from swivel.corpus.encoded_corpus import encode_corpus
-    from swivel.corpus.joined_corpus import JoinedCorpus
     from swivel.corpus.sources import find_texts
 
     options = (options or RunOptions()).fix_memory()
@@ -317,17 +315,7 @@ def find_phrases(texts: Texts, *, options: RunOptions | None = None, **settings:
     if config.phrases not in SCORERS:
         raise ConfigError(f"phrases must be one of {', '.join(SCORERS)}, got {config.phrases!r}")
 
-    threads = options.thread_count
+    reading = {"threads": options.thread_count, "memory_bytes": options.memory_bytes}
     with scratch_folder(Path(tempfile.gettempdir())) as scratch:
-        encoded = encode_corpus(
-            find_texts(texts),
-            config,
-            scratch=scratch,
-            threads=threads,
-            memory_bytes=options.memory_bytes,
-            progress=options.progress,
-        )
-        joined = JoinedCorpus(encoded, scratch, threads)
-        joined.find(config)
-
+        joined: Any = encode_texts(find_texts(texts), config, None, scratch, progress=options.progress, **reading)
     return sorted(joined.phrases, key=lambda phrase: (-phrase.score, phrase.token))

@@ -26,8 +26,8 @@ from swivel.corpus.vocabulary import Vocabulary, choose_tokens, from_list
 from swivel.counts.cooccurrence import column_vocabulary, count_tokens
 from swivel.errors import ConfigError, VocabularyError
 from swivel.pipeline.count import IDS, check_device, encode_texts, file_of, list_tokens, read_beside_device
-from swivel.pipeline.settings import TextCounting, check_names, given
-from swivel.runtime.options import RunOptions
+from swivel.pipeline.settings import TextCounting, given
+from swivel.runtime.options import RunOptions, check_names
 from swivel.runtime.progress import Progress, track
 from swivel.runtime.resources import check_libraries
 from swivel.storage.files import create_folder

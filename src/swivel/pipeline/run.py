@@ -11,9 +11,9 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import StorageError
 from swivel.pipeline.count import count_texts, file_of, list_tokens
 from swivel.pipeline.report_job import REPORT, timed_options
-from swivel.pipeline.settings import check_names, make_options, resolve_counting, resolve_training
+from swivel.pipeline.settings import make_options, resolve_counting, resolve_training
 from swivel.pipeline.train import train_vectors
-from swivel.runtime.options import RunOptions
+from swivel.runtime.options import RunOptions, check_names
 from swivel.runtime.resources import check_libraries
 from swivel.storage.lock import hold_folder
 from swivel.storage.output_folder import refuse_links, refuse_overlap

@@ -39,7 +39,7 @@ from swivel.counts.importers.import_config import FORMATS, IN_MEMORY, ImportConf
 from swivel.counts.importers.matrix_readers import VOCABULARY, read_label_file
 from swivel.counts.matrix import Matrix, open_matrix
 from swivel.errors import IS_TEXT_HINT, ConfigError, CorpusError, CountsError, StorageError, clear_errors
-from swivel.runtime.options import RunOptions
+from swivel.runtime.options import RunOptions, check_names
 from swivel.runtime.progress import track
 from swivel.runtime.resources import ResourceEstimate, check_libraries
 from swivel.storage.lock import scratch_folder
@@ -125,12 +125,7 @@ def import_counts(
 
 
 def _make_config(settings: dict[str, Any]) -> ImportConfig:
-    names = [field.name for field in dataclasses.fields(ImportConfig)]
-    for setting in settings:
-        if setting in {field.name for field in dataclasses.fields(RunOptions)}:
-            raise ConfigError(f"{setting} does not change the result; pass options=RunOptions({setting}=...)")
-        if setting not in names:
-            raise ConfigError(f"{setting!r} is not a setting of import_counts; the settings are {', '.join(names)}")
+    check_names(settings, ImportConfig)
     if isinstance(settings.get("fields"), (list, tuple)):
         names = [str(name) for name in settings["fields"]]
         if any("," in name for name in names):
