@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from swivel.config import VectorsConfig
 from swivel.errors import ConfigError
-from swivel.runtime.parallel import run_in_chunks
-from swivel.runtime.resources import count_cores
 from swivel.vectors.search import Floats
 
 if TYPE_CHECKING:
@@ -53,7 +51,11 @@ def combine_vectors(
 
     parts = _split_parts(rows, columns, columns_per_row, config.combine)
     if config.combine == "sum":
-        return _add_parts(rows, parts)
+        result: Floats = parts[:, 0].copy()
+        for part in range(1, columns_per_row):
+            result += parts[:, part]
+        result += rows
+        return result
 
     if has_cuda(device):
         import torch
@@ -61,18 +63,6 @@ def combine_vectors(
         with contextlib.suppress(torch.OutOfMemoryError):  # The CPU does the same.
             return _project(rows, parts, axes, config, device)
     return _project(rows, parts, axes, config, "cpu")
-
-
-def _add_parts(rows: Floats, parts: Floats) -> Floats:
-    """Return the sum of each row and its columns."""
-    result = np.empty_like(rows)
-
-    def add(piece: slice) -> None:
-        np.sum(parts[piece], axis=1, out=result[piece])
-        result[piece] += rows[piece]
-
-    run_in_chunks(add, len(rows), rows=_CHUNK_ROWS, threads=count_cores())
-    return result
 
 
 def recover_axes(rows: Floats, columns: Floats, vectors: Floats, config: VectorsConfig) -> Floats:
