@@ -47,7 +47,7 @@ def write_vectors(
 ) -> None:
     """Write all files and the manifest, with further facts.
 
-    `config` and `inputs` identify the job that made the vectors; without them, the folder is nobody's result.
+    `config` and `inputs` identify the job that made the vectors; without them, no command takes it for its result.
     """
     rows = vectors.row_table
     columns = vectors.column_table
