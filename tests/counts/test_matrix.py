@@ -102,10 +102,10 @@ def check_blocks(matrix: Matrix, dense: NDArray[np.int64]) -> None:
     for i in range(matrix.row_blocks):
         for j in range(matrix.column_blocks):
             cells = matrix.cells(i, j)
-            block = np.zeros((matrix.block_rows(i), matrix.block_columns(j)), np.float32)
+            expected = dense[i :: matrix.row_blocks, j :: matrix.column_blocks]
+            block = np.zeros(expected.shape, np.float32)
             sides = cells.positions >> 16, cells.positions & 0xFFFF
             block[sides[::-1] if cells.mirrored else sides] = cells.counts
-            expected = dense[i :: matrix.row_blocks, j :: matrix.column_blocks]
             assert np.array_equal(block, (expected / matrix.unit).astype(np.float32))
             assert np.all(np.diff(cells.positions.astype(np.int64)) > 0)
             assert cells.mirrored == (matrix.is_symmetric and i > j)

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.counts.block_layout import Ints, Layout, UnitCells, block_length
+from swivel.counts.block_layout import Ints, Layout, UnitCells
 from swivel.counts.shards import FILES, CellArrays, name_arrays, reblock
 from swivel.errors import ConfigError, DamagedFolder, StorageError, VocabularyError
 from swivel.runtime.display import draw_html
@@ -202,7 +202,12 @@ class Matrix:
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """Store the counts in a folder, which `counts.open_matrix` opens."""
-        save_matrix(self._original or self, Path(folder), overwrite=overwrite)
+        matrix = self._original or self
+        with create_folder(folder, STAGE, overwrite=overwrite) as writer:
+            writer.write_lines("rows.txt", matrix.rows.to_lines())
+            for name, array in name_arrays(matrix.arrays).items():
+                writer.write_array(name, array)
+            finish_folder(writer, matrix)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -268,10 +273,7 @@ class Matrix:
     @cached_property
     def fingerprint(self) -> str:
         """Digest of the content: equal for equal matrices, independent of their source, folder and blocks."""
-        if self._original is not None:
-            return self._original.fingerprint
-
-        return fingerprint_contents(self)
+        return _fingerprint_contents(self) if self._original is None else self._original.fingerprint
 
     @property
     def columns_per_row(self) -> int:
@@ -294,14 +296,6 @@ class Matrix:
 
     def trust(self) -> None:
         """Skip the checksums of the files, because this process wrote them or another process has verified them."""
-
-    def block_rows(self, block: int) -> int:
-        """Return the number of rows in a row block."""
-        return block_length(self.layout.rows, self.row_blocks, block)
-
-    def block_columns(self, block: int) -> int:
-        """Return the number of columns in a column block."""
-        return block_length(self.layout.columns, self.column_blocks, block)
 
     def _range(self, row_block: int, column_block: int) -> tuple[int, int, bool]:
         mirrored = self.is_symmetric and row_block > column_block
@@ -461,15 +455,6 @@ class MatrixFolder(Matrix):
         self._folder.trust()
 
 
-def save_matrix(matrix: Matrix, path: Path, *, overwrite: bool = False) -> None:
-    """Write a matrix to a folder."""
-    with create_folder(path, STAGE, overwrite=overwrite) as writer:
-        writer.write_lines("rows.txt", matrix.rows.to_lines())
-        for name, array in name_arrays(matrix.arrays).items():
-            writer.write_array(name, array)
-        finish_folder(writer, matrix)
-
-
 def finish_folder(
     writer: FolderWriter,
     matrix: Matrix,
@@ -498,7 +483,7 @@ def finish_folder(
     writer.finish(config=dict(matrix.config), inputs=inputs or {}, facts=all_facts)
 
 
-def fingerprint_contents(matrix: Matrix) -> str:
+def _fingerprint_contents(matrix: Matrix) -> str:
     """Return the fingerprint that a folder of this matrix would have."""
     arrays = name_arrays(matrix.arrays)
     arrays |= {"row_sums.npy": matrix.row_sums_units, "column_sums.npy": matrix.column_sums_units}

@@ -62,15 +62,6 @@ def count_cores() -> int:
     return max(cores, 1)
 
 
-def count_torch_threads(threads: int) -> int:
-    """Return how many of `threads` threads torch may use: one in a process that was forked after torch was loaded."""
-    return 1 if _ForkedTorch.is_forked else threads
-
-
-class _ForkedTorch:
-    is_forked = False
-
-
 def _use_one_thread() -> None:
     """Make torch use one thread in a forked process, as torch does in the processes of a DataLoader.
 
@@ -78,7 +69,6 @@ def _use_one_thread() -> None:
     """
     torch = sys.modules.get("torch")
     if torch is not None:
-        _ForkedTorch.is_forked = True
         torch.set_num_threads(1)
 
 
