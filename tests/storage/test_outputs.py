@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from swivel.errors import FolderExists, StorageError
 from swivel.storage import files
-from swivel.storage.files import build_folder, create_file, place_folder
+from swivel.storage.files import build_folder, create_file, place_folder, write_arrays
 
 
 def test_a_file_is_renamed_when_the_block_ends(tmp_path: Path) -> None:
@@ -28,6 +29,12 @@ def test_a_failed_block_keeps_the_old_file(tmp_path: Path) -> None:
         file.write(b"new")
         raise KeyboardInterrupt
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("file", b"old")]
+
+
+def test_arrays_are_written_to_one_npz_file(tmp_path: Path) -> None:
+    write_arrays(tmp_path / "a.npz", {"n": np.arange(3)})
+    with np.load(tmp_path / "a.npz", allow_pickle=False) as arrays:
+        assert arrays["n"].tolist() == [0, 1, 2]
 
 
 def test_a_folder_is_renamed_when_the_block_ends(tmp_path: Path) -> None:

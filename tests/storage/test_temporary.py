@@ -19,6 +19,7 @@ from swivel.storage.files import (
     create_folder,
     create_pair,
     place_folder,
+    write_arrays,
     write_file,
 )
 from swivel.storage.lock import find_leftovers, hold_folder, is_temporary, scratch_folder, sweep_folder, temporary_path
@@ -193,6 +194,7 @@ def umask(request: pytest.FixtureRequest) -> Iterator[int]:
 def test_everything_that_is_written_follows_the_umask(tmp_path: Path, umask: int) -> None:
     home = tmp_path / "home"
     write_file(home / "file", b"x")
+    write_arrays(home / "arrays.npz", {"n": np.arange(3)})
     with create_folder(home / "result", "example") as folder:
         folder.write_lines("lines", ["x"])
         folder.write_array("array.npy", np.arange(3))

@@ -24,6 +24,7 @@ from typing import IO, Any, TypeAlias
 
 from swivel.config import CorpusConfig
 from swivel.errors import IS_TEXT_HINT, CorpusError, StorageError, clear_errors, first_line
+from swivel.runtime.options import RunOptions
 from swivel.runtime.parallel import map_in_order
 from swivel.runtime.progress import SILENT, Progress, track
 from swivel.runtime.resources import count_cores
@@ -293,6 +294,19 @@ def fingerprint_sources(
     return {name: _fingerprint_file(file, config, known) for name, file in zip(_name_files(files), files, strict=True)}
 
 
+def record_sources(
+    texts: Texts, config: CorpusConfig, known: Path, options: RunOptions
+) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return a fingerprint of each source, and facts for a manifest, by which the next call need not read it again.
+
+    `known` is the folder that may have such a manifest.
+    """
+    digests = digest_sources(texts, known=known, threads=options.thread_count, progress=options.progress)
+    # Those of files that changed just before they were hashed are left out: a later change may not show in their times.
+    facts = {path: asdict(digest) for path, digest in digests.items() if digest == _known.get(path)}
+    return fingerprint_sources(texts, config, digests), {SOURCES: facts}
+
+
 def can_compare(inputs: Mapping[str, str]) -> bool:
     """Return whether a result of these inputs can be recognized: all of them have fingerprints."""
     return not READ_ONCE & set(inputs.values())
@@ -454,12 +468,6 @@ def digest_sources(
                 if max(now.mtime_ns, now.ctime_ns) + _COARSE_NS < started:
                     _known[path] = digests_by_path[path]
     return digests_by_path
-
-
-def to_facts(digests: dict[str, FileDigest]) -> dict[str, Any]:
-    """Return digests as facts of a manifest, from which `digest_sources` reads them."""
-    # Those of files that changed just before they were hashed are left out: a later change may not show in their times.
-    return {SOURCES: {path: asdict(digest) for path, digest in digests.items() if digest == _known.get(path)}}
 
 
 def _read_recorded(folder: Path) -> dict[str, FileDigest]:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.config import VocabularyConfig
+from swivel.corpus.streams import read_lines
 from swivel.errors import ConfigError, CorpusError, CountsError, UnknownToken, VocabularyError, clear_errors
 from swivel.runtime.numbers import is_integer, plural
 from swivel.runtime.resources import check_memory
@@ -266,8 +267,6 @@ def choose_vocabulary(
 
 def read_tokens(file: Path) -> tuple[str, ...]:
     """Return the tokens of a vocabulary file: the first tab-separated field of each line, escaped as in `rows.txt`."""
-    from swivel.corpus.streams import read_lines
-
     with clear_errors(file, ConfigError):
         mode = file.stat().st_mode
     if stat.S_ISCHR(mode) or stat.S_ISDIR(mode):  # such as /dev/zero, which never ends

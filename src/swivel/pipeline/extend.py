@@ -21,8 +21,9 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from swivel.config import CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig, recorded_config
-from swivel.corpus.sources import can_compare, digest_sources, find_texts, fingerprint_sources, local_files, to_facts
+from swivel.corpus.sources import Texts, can_compare, find_texts, local_files, record_sources
 from swivel.corpus.vocabulary import Vocabulary, choose_tokens, from_list
+from swivel.counts import Matrix
 from swivel.counts.cooccurrence import column_vocabulary, count_tokens
 from swivel.errors import ConfigError, VocabularyError
 from swivel.pipeline.count import IDS, check_device, encode_texts, file_of, list_tokens, read_beside_device
@@ -41,8 +42,6 @@ from swivel.vectors.subwords import blend, unblend
 
 if TYPE_CHECKING:
     from swivel.corpus.encoded_corpus import TypeCounts
-    from swivel.corpus.sources import Texts
-    from swivel.counts import Matrix
 
 FILE_SETTINGS = ("encoding", "errors")
 VECTORS_PER_STEP = 256  # folded in between two updates of the progress
@@ -102,8 +101,8 @@ def extend(
     path = check_output(out, [trained.path, file_of(vocabulary), *local_files(texts)], options)
     inputs = {}
     if path is not None:
-        digests = digest_sources(texts, known=path, threads=options.thread_count, progress=options.progress)
-        inputs = {"vectors": trained.fingerprint, **fingerprint_sources(texts, counting.corpus, digests)}
+        sources, facts = record_sources(texts, counting.corpus, path, options)
+        inputs = {"vectors": trained.fingerprint, **sources}
         if word_list is not None:
             inputs["vocabulary"] = fingerprint(list(word_list))
         provenance = {"config": config, "inputs": inputs}
@@ -117,7 +116,7 @@ def extend(
         if path is None:
             return result
         with create_folder(path, "vectors", overwrite=options.overwrite) as writer:
-            write_vectors(writer, result, config=config, inputs=inputs, facts=to_facts(digests))
+            write_vectors(writer, result, config=config, inputs=inputs, facts=facts)
     return Vectors.load(path)
 
 

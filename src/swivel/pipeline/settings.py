@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from swivel.config import (
     WARM_START,
@@ -18,9 +18,7 @@ from swivel.config import (
 )
 from swivel.runtime.options import RunOptions
 from swivel.storage.manifest import limit_threads
-
-if TYPE_CHECKING:
-    from swivel.vectors import Vectors
+from swivel.vectors import Vectors
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from swivel.errors import FolderExists, StorageError, clear_errors
@@ -93,6 +94,12 @@ def write_file(path: Path, data: bytes) -> None:
     """Write a whole file under a temporary name, flush it and rename it."""
     with create_file(path) as file:
         file.write(data)
+
+
+def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write arrays to one uncompressed `.npz` file."""
+    with create_file(path) as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
 @contextlib.contextmanager

@@ -417,7 +417,7 @@ def test_refused_import_keeps_the_result_of_another_process(tmp_path: Path, monk
         swivel.import_counts([("tea", "milk", 2)], out)  # Another process starts later and finishes first.
         return digest_sources(*arguments, **options)
 
-    monkeypatch.setattr("swivel.counts.importers.importer.digest_sources", digest_slowly)
+    monkeypatch.setattr("swivel.corpus.sources.digest_sources", digest_slowly)
     with pytest.raises(FolderExists):
         swivel.import_counts([("tea", "sugar", 1)], out)
     assert swivel.open_matrix(out).count("tea", "milk") == 2

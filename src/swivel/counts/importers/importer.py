@@ -18,16 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.config import CorpusConfig, result_settings
-from swivel.corpus.sources import (
-    PACKED_SUFFIXES,
-    STDIN,
-    FileDigest,
-    digest_sources,
-    fingerprint_sources,
-    is_pipe,
-    list_paths,
-    to_facts,
-)
+from swivel.corpus.sources import PACKED_SUFFIXES, STDIN, is_pipe, list_paths, record_sources
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts.block_layout import Ints, UnitCells
 from swivel.counts.builder import MatrixBuilder, MatrixSpec, building_bytes
@@ -106,15 +97,12 @@ def import_counts(
     output = check_output(out, [*origin.local_files, *label_files], options)
     record: dict[str, Any] = {"config": {"import": result_settings(config)}}
     if output is not None:
-        digests = digest_sources(
-            origin.local_files, known=output, threads=options.thread_count, progress=options.progress
-        )
-        record["inputs"] = origin.fingerprints(digests)
+        inputs, record["facts"] = record_sources(origin.local_files, CorpusConfig(), output, options)
+        record["inputs"] = inputs if origin.is_readable_again else {}
         if record["inputs"] and labels != [None, None]:
             record["inputs"]["labels"] = fingerprint(labels)
         if has_result(output, "matrix", record, options):
             return open_matrix(output)
-        record["facts"] = to_facts(digests)
 
     # The cells of an object whose size is known stay in memory, like the matrix, unless that is stored.
     in_memory = output is None and not origin.files and origin.size is not None
@@ -299,11 +287,10 @@ class ImportSource:
         beside = [file.with_name(VOCABULARY) for file in self.files if self.format == "glove"]
         return [*(file for file in self.files if file != STDIN), *(file for file in beside if file.is_file())]
 
-    def fingerprints(self, digests: Mapping[str, FileDigest]) -> dict[str, str]:
-        """Return a fingerprint for each file; an empty dictionary for objects and pipes."""
-        if not self.files or any(map(is_pipe, self.files)):
-            return {}
-        return fingerprint_sources(self.local_files, CorpusConfig(), digests)
+    @property
+    def is_readable_again(self) -> bool:
+        """Whether the source can be compared with what a matrix was made from: not an object or a pipe."""
+        return bool(self.files) and not any(map(is_pipe, self.files))
 
 
 def find_source(source: Any, config: ImportConfig, out: str | Path | None = None) -> ImportSource:

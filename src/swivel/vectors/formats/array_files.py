@@ -36,7 +36,7 @@ from swivel.storage.arrays import (
     write_array,
     write_tensors,
 )
-from swivel.storage.files import build_folder, create_file, create_pair, write_file
+from swivel.storage.files import build_folder, create_file, create_pair, write_arrays, write_file
 from swivel.vectors import Vectors
 from swivel.vectors.formats import validate
 from swivel.vectors.search import LABEL_BYTES, Floats
@@ -120,9 +120,9 @@ def write_npz(vectors: Vectors, path: Path) -> None:
             f"npz pads every label to the longest, which has {longest:,} characters: use safetensors, parquet or arrow"
         )
 
-    counts: dict[str, Any] = {"counts": vocabulary.counts} if vocabulary.counts.any() else {}
-    with create_file(path) as file:
-        np.savez(file, vectors=np.asarray(vectors.vectors, "<f4"), words=np.array(vocabulary.tokens), **counts)
+    counts = {"counts": vocabulary.counts} if vocabulary.counts.any() else {}
+    values = np.asarray(vectors.vectors, "<f4")
+    write_arrays(path, {"vectors": values, "words": np.array(vocabulary.tokens), **counts})
 
 
 def read_npz(path: Path) -> Vectors:
