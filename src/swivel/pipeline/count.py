@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from swivel.corpus.encoded_corpus import EncodedCorpus
     from swivel.corpus.joined_corpus import JoinedCorpus, Phrase
 
-Check = Callable[[], None]  # raises an error if preparing the device has failed
 Result = TypeVar("Result")
 
 # A token of English text is about 6 bytes long; it takes 4 bytes of scratch space when read and 4 as an id.
@@ -182,31 +181,27 @@ def _count(
         stages = (counting.corpus.without_path(), counting.vocabulary, counting.count)
         return count_on_ray(texts, path, stages, word_list, phrases, record, options)
 
-    # The GPU is prepared in the background while text is read; `check` raises what failed there.
-    check = check_device(counting.count)
     # Reading and counting share one budget, which is measured once.
     options = options.fix_memory()
     with scratch_folder(path) as scratch:
         if files_of(texts) is not None:
             _forecast_reading(texts, path, options.progress)
-        vocabulary = read_beside_device(
-            number_text, texts, counting, word_list, phrases, scratch, options=options, check=check
-        )
+        vocabulary = read_beside_device(number_text, texts, counting, word_list, phrases, scratch, options=options)
         return count_tokens(open_array(scratch / IDS), vocabulary, counting.count, path, options, record)
 
 
 def read_beside_device(
-    read: Callable[..., Result],
-    texts: Texts,
-    counting: TextCounting,
-    *arguments: Any,
-    options: RunOptions,
-    check: Check,
+    read: Callable[..., Result], texts: Texts, counting: TextCounting, *arguments: Any, options: RunOptions
 ) -> Result:
     """Return `read(texts, counting, *arguments, ...)`, in another process if this one prepares a GPU for counting.
 
     Reading would wait for the import of torch most of the time.
     """
+    if counting.count.device_memory is not None:
+        parse_bytes(counting.count.device_memory, "device_memory")
+    # The GPU is prepared in the background while text is read; `check` raises what failed there.
+    check = prepare_device(counting.count)
+
     reading: dict[str, Any] = {"threads": options.thread_count, "memory_bytes": options.memory_bytes}
     files = files_of(texts) if may_use_cuda(counting.count.device) and can_start_processes() else None
     if files is None or not all(map(is_on_disk, files)):
@@ -256,13 +251,6 @@ def _forecast_reading(texts: Texts, path: Path, progress: Progress) -> None:
         f"{format_bytes(needed)} of disk while reading"
     )
     ResourceEstimate("reading", needed, 0, needed, "take less text").check(path)
-
-
-def check_device(config: CountConfig) -> Check:
-    """Raise errors in the settings of the device before text is read; the result is called while it is read."""
-    if config.device_memory is not None:
-        parse_bytes(config.device_memory, "device_memory")
-    return prepare_device(config)
 
 
 def encode_texts(

@@ -26,7 +26,7 @@ from swivel.corpus.vocabulary import Vocabulary, choose_tokens, from_list
 from swivel.counts import Matrix
 from swivel.counts.cooccurrence import column_vocabulary, count_tokens
 from swivel.errors import ConfigError, VocabularyError
-from swivel.pipeline.count import IDS, check_device, encode_texts, file_of, list_tokens, read_beside_device
+from swivel.pipeline.count import IDS, encode_texts, file_of, list_tokens, read_beside_device
 from swivel.pipeline.settings import TextCounting, given
 from swivel.runtime.options import RunOptions, check_names
 from swivel.runtime.progress import Progress, track
@@ -188,10 +188,7 @@ def _count_words(
     """Count the text over old and new words together, and return the cells of new words with trained words."""
     known = trained.vocabulary
     options = options.fix_memory()
-    check = check_device(counting.count)
-    words, joint = read_beside_device(
-        _number_words, texts, counting, known, word_list, scratch, options=options, check=check
-    )
+    words, joint = read_beside_device(_number_words, texts, counting, known, word_list, scratch, options=options)
     matrix = count_tokens(open_array(scratch / IDS), joint, counting.count, scratch / "matrix", options)
     return words, *_select_cells(matrix, known.tokens[: count_trained(trained)], words)
 
