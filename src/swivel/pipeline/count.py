@@ -34,7 +34,6 @@ from swivel.runtime.resources import (
     find_rank,
     format_bytes,
     may_use_cuda,
-    parse_bytes,
 )
 from swivel.storage.lock import scratch_folder
 from swivel.storage.manifest import fingerprint, open_array
@@ -197,8 +196,6 @@ def read_beside_device(
 
     Reading would wait for the import of torch most of the time.
     """
-    if counting.count.device_memory is not None:
-        parse_bytes(counting.count.device_memory, "device_memory")
     # The GPU is prepared in the background while text is read; `check` raises what failed there.
     check = prepare_device(counting.count)
 

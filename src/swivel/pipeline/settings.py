@@ -17,6 +17,7 @@ from swivel.config import (
     stage_config,
 )
 from swivel.runtime.options import RunOptions
+from swivel.runtime.resources import parse_bytes
 from swivel.storage.manifest import limit_threads
 from swivel.vectors import Vectors
 
@@ -28,6 +29,10 @@ class TextCounting:
     corpus: CorpusConfig
     vocabulary: VocabularyConfig
     count: CountConfig
+
+    def __post_init__(self) -> None:
+        if self.count.device_memory is not None:
+            parse_bytes(self.count.device_memory, "device_memory")  # Report a malformed value before text is read.
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Return the settings of each stage, for a manifest."""
