@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +17,7 @@ from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix
 from swivel.counts import block_layout as matrix_layout
 from swivel.counts.block_layout import Layout, block_count_for, block_length, choose_layout
 from swivel.errors import CountsError, DamagedFolder, MemoryBudgetError, StorageError, UnfinishedFolder, UnknownToken
-from swivel.storage.manifest import digest_file, seal, unseal
+from swivel.storage.manifest import seal, unseal
 
 
 def make_vocabulary(size: int, letter: str = "w") -> Vocabulary:
@@ -104,10 +102,10 @@ def check_blocks(matrix: Matrix, dense: NDArray[np.int64]) -> None:
     for i in range(matrix.row_blocks):
         for j in range(matrix.column_blocks):
             cells = matrix.cells(i, j)
-            block = np.zeros((matrix.block_rows(i), matrix.block_columns(j)), np.float32)
+            expected = dense[i :: matrix.row_blocks, j :: matrix.column_blocks]
+            block = np.zeros(expected.shape, np.float32)
             sides = cells.positions >> 16, cells.positions & 0xFFFF
             block[sides[::-1] if cells.mirrored else sides] = cells.counts
-            expected = dense[i :: matrix.row_blocks, j :: matrix.column_blocks]
             assert np.array_equal(block, (expected / matrix.unit).astype(np.float32))
             assert np.all(np.diff(cells.positions.astype(np.int64)) > 0)
             assert cells.mirrored == (matrix.is_symmetric and i > j)
@@ -283,35 +281,6 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
 
     with pytest.raises(StorageError, match="no such folder"):
         open_matrix(tmp_path / "nowhere")
-
-
-def test_cells_that_are_verified_ahead_are_checked_once_before_they_are_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = folder_of(build(tmp_path / "m", make_dense(5, 6)))
-    intact = open_matrix(path)
-    started = threading.Event()
-    digested: list[str] = []
-
-    def digest(file: Path) -> str:
-        digested.append(file.name)
-        started.set()
-        time.sleep(0.05)  # The access to the cells comes while the checksum is computed.
-        return digest_file(file)
-
-    monkeypatch.setattr("swivel.storage.manifest.digest_file", digest)
-    intact.verify_ahead()
-    assert started.wait(60)
-    assert intact.cells(0, 0).counts.size
-    assert sorted(digested) == ["counts.npy", "positions.npy"]
-    monkeypatch.undo()
-
-    damaged = path / "counts.npy"
-    damaged.write_bytes(damaged.read_bytes()[:-1] + b"\x7f")
-    matrix = open_matrix(path)
-    matrix.verify_ahead()
-    with pytest.raises(DamagedFolder, match=r"counts\.npy: checksum differs"):
-        matrix.cells(0, 0)
 
 
 def test_a_new_matrix_has_the_labels_that_were_written(tmp_path: Path) -> None:

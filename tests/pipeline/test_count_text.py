@@ -12,7 +12,7 @@ import swivel
 from message_recorder import MessageRecorder
 from swivel.counts import Matrix
 from swivel.errors import VocabularyError
-from swivel.runtime.child_process import call_in_process, can_start_processes
+from swivel.runtime.child_process import ChildProcess, can_start_processes
 from swivel.runtime.options import RunOptions
 
 LINES = ["new york is a city", "the city of new york", "york is not new york"] * 40
@@ -36,11 +36,13 @@ def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """
     names: list[str] = []
 
-    def record(function: Any, *arguments: Any, **keywords: Any) -> Any:
-        names.append(function.__name__)
-        return call_in_process(function, *arguments, **keywords)
+    call = ChildProcess.call
 
-    monkeypatch.setattr("swivel.corpus.sources.call_in_process", record)
+    def record(process: ChildProcess, function: Any, *arguments: Any, **keywords: Any) -> Any:
+        names.append(function.__name__)
+        return call(process, function, *arguments, **keywords)
+
+    monkeypatch.setattr(ChildProcess, "call", record)
     monkeypatch.setattr("swivel.runtime.resources._CUDA_DEVICES", (str(tmp_path),))
     return names
 
@@ -63,6 +65,11 @@ def test_a_text_that_another_process_numbers_has_the_same_matrix(
 
     assert_same(here, there)
     assert read_here.lines == read_there.lines
+
+
+def test_texts_in_memory_are_read_here(calls: list[str]) -> None:
+    assert swivel.count(LINES, min_count=2).rows.tokens[0] == "york"
+    assert calls == []
 
 
 def test_errors_of_the_process_that_numbers_a_text_are_raised_here(text: Path, calls: list[str]) -> None:

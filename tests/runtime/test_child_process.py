@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from swivel.config import CorpusConfig
 from swivel.corpus import sources
-from swivel.corpus.encoded_corpus import encode_corpus
-from swivel.corpus.sources import read_in_process
 from swivel.errors import CorpusError, SwivelError, SwivelWarning
-from swivel.runtime.child_process import PROGRESS, ChildProcess, call_in_process, can_start_processes
+from swivel.runtime.child_process import PROGRESS, ChildCall, ChildProcess, can_start_processes
 from swivel.runtime.progress import SILENT, Progress, Task
 
 pytestmark = pytest.mark.skipif(not can_start_processes(), reason="needs POSIX")
-
-READING: dict[str, Any] = {"threads": 2, "memory_bytes": 1 << 26, "progress": SILENT, "check": lambda: None}
 
 
 @pytest.fixture(autouse=True)
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the other process import this module; it does not look in the current folder."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))
+
+
+@contextlib.contextmanager
+def call_in_process(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Iterator[ChildCall[Any]]:
+    """Start a call that reports its progress in a new process, which ends with the block."""
+    with ChildProcess() as process:
+        yield process.call(function, *arguments, progress=PROGRESS, **keywords)
 
 
 class Recorded(Progress, Task):
@@ -223,13 +227,7 @@ def test_the_process_ends_if_its_parent_is_killed(tmp_path: Path) -> None:
 
 
 def test_standard_input_by_its_path_is_read_here(tmp_path: Path) -> None:
-    assert not sources._is_on_disk(Path("/dev/stdin"))
-    assert not sources._is_on_disk(tmp_path / "nothing")
+    assert not sources.is_on_disk(Path("/dev/stdin"))
+    assert not sources.is_on_disk(tmp_path / "nothing")
     (tmp_path / "text").write_text("to be")
-    assert sources._is_on_disk(tmp_path / "text")
-
-
-def test_texts_in_memory_are_read_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swivel.corpus.sources.call_in_process", None)
-    encoded = read_in_process(encode_corpus, ["to be", "or not"], CorpusConfig(), scratch=tmp_path, **READING)
-    assert encoded.token_count == 4
+    assert sources.is_on_disk(tmp_path / "text")

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ from swivel.vectors import Vectors, VectorTable, combine, combine_vectors
 from swivel.vectors.combine import find_main_axes
 from swivel.vectors.folder import HEADER, TENSORS, _read_header, write_vectors
 from swivel.vectors.formats.array_files import read_tensors
-from swivel.vectors.search import scale_to_unit
+from swivel.vectors.search import Floats, scale_to_unit
 
 
 def make_sides(rows: int = 7, parts: int = 2, dim: int = 5) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -93,36 +93,6 @@ def test_dimensions_without_variance_stay_zero_for_any_power() -> None:
     combined = combine_vectors(w, c, 2, VectorsConfig(combine="parts", spectrum=0.0))
     assert np.isfinite(combined).all()
     assert np.abs(combined[:, 3:]).max() < 1e-4 < np.abs(combined[:, :2]).max()
-
-
-@pytest.mark.parametrize("sum_weight", [0.0, 0.5])
-def test_products_on_a_device_give_the_same_vectors(sum_weight: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(combine, "SVD_ROWS", 40)
-    monkeypatch.setattr(combine, "_CHUNK_ROWS", 16)
-    rng = np.random.default_rng(3)
-    w = rng.normal(0, 1, (100, 6)).astype(np.float32)
-    c = rng.normal(0, 1, (200, 6)).astype(np.float32)
-    w[7] = c[14] = c[15] = 0
-    config = VectorsConfig(combine="parts", sum_weight=sum_weight)
-
-    expected = combine_vectors(w, c, 2, config)
-    found = combine._combine_on_device(w, c.reshape(100, 2, 6), config, "cpu")
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-    assert not found[7].any()
-
-
-def test_vectors_are_combined_on_the_host_if_the_device_has_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    w, c = make_sides()
-    config = VectorsConfig(combine="parts")
-    expected = combine_vectors(w, c, 2, config)
-
-    def refuse(*arguments: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(combine, "_combine_on_device", refuse)
-    assert (combine_vectors(w, c, 2, config, device="cuda") == expected).all()
 
 
 @pytest.mark.parametrize("combine", ["rows", "sum", "parts"])
@@ -392,16 +362,20 @@ def test_a_device_without_memory_leaves_combining_to_the_cpu(monkeypatch: pytest
     config = VectorsConfig(combine="parts")
     expected = combine_vectors(w, c, 2, config)
 
-    def fail(error: RuntimeError) -> Callable[..., NoReturn]:
-        def combine_on_device(*arguments: Any) -> NoReturn:
+    project = combine._project
+
+    def fail_on_device(error: RuntimeError) -> Callable[..., Floats]:
+        def fail(*arguments: Any) -> Floats:
+            if arguments[-1] == "cpu":
+                return project(*arguments)
             raise error
 
-        return combine_on_device
+        return fail
 
-    monkeypatch.setattr(combine, "has_cuda", lambda device: True)
-    monkeypatch.setattr(combine, "_combine_on_device", fail(torch.OutOfMemoryError("no memory")))
+    monkeypatch.setattr(combine, "has_cuda", lambda device: device == "cuda")
+    monkeypatch.setattr(combine, "_project", fail_on_device(torch.OutOfMemoryError("no memory")))
     assert np.array_equal(combine_vectors(w, c, 2, config, device="cuda"), expected)
-    monkeypatch.setattr(combine, "_combine_on_device", fail(RuntimeError("a bug")))
+    monkeypatch.setattr(combine, "_project", fail_on_device(RuntimeError("a bug")))
     with pytest.raises(RuntimeError, match="a bug"):
         combine_vectors(w, c, 2, config, device="cuda")
 

@@ -369,7 +369,7 @@ def main() -> None:
             if leave.code == 128 + signal.SIGTERM:
                 say_goodbye(signal.SIGTERM)
             raise
-        # The reader of the output, such as `head`, has ended: there is nobody to print a message for.
+        # The reader of the output, such as `head`, has ended: no one would read a message.
         except BrokenPipeError:
             sys.exit(1)
         except Exception as error:

@@ -20,18 +20,16 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, TypeAlias, TypeVar
+from typing import IO, Any, TypeAlias
 
 from swivel.config import CorpusConfig
 from swivel.errors import IS_TEXT_HINT, CorpusError, StorageError, clear_errors, first_line
-from swivel.runtime.child_process import call_in_process, can_start_processes
+from swivel.runtime.options import RunOptions
 from swivel.runtime.parallel import map_in_order
 from swivel.runtime.progress import SILENT, Progress, track
 from swivel.runtime.resources import count_cores
 from swivel.storage.manifest import digest_file, fingerprint, read_manifest
 from swivel.storage.output_folder import identify, is_own_file, is_own_folder
-
-Result = TypeVar("Result")
 
 STDIN = Path("-")
 # In place of the fingerprint of a source that can be read only once.
@@ -296,6 +294,19 @@ def fingerprint_sources(
     return {name: _fingerprint_file(file, config, known) for name, file in zip(_name_files(files), files, strict=True)}
 
 
+def record_sources(
+    texts: Texts, config: CorpusConfig, known: Path, options: RunOptions
+) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return a fingerprint of each source, and facts for a manifest, by which the next call need not read it again.
+
+    `known` is the folder that may have such a manifest.
+    """
+    digests = digest_sources(texts, known=known, threads=options.thread_count, progress=options.progress)
+    # Those of files that changed just before they were hashed are left out: a later change may not show in their times.
+    facts = {path: asdict(digest) for path, digest in digests.items() if digest == _known.get(path)}
+    return fingerprint_sources(texts, config, digests), {SOURCES: facts}
+
+
 def can_compare(inputs: Mapping[str, str]) -> bool:
     """Return whether a result of these inputs can be recognized: all of them have fingerprints."""
     return not READ_ONCE & set(inputs.values())
@@ -459,12 +470,6 @@ def digest_sources(
     return digests_by_path
 
 
-def to_facts(digests: dict[str, FileDigest]) -> dict[str, Any]:
-    """Return digests as facts of a manifest, from which `digest_sources` reads them."""
-    # Those of files that changed just before they were hashed are left out: a later change may not show in their times.
-    return {SOURCES: {path: asdict(digest) for path, digest in digests.items() if digest == _known.get(path)}}
-
-
 def _read_recorded(folder: Path) -> dict[str, FileDigest]:
     """Return the digests in a manifest."""
     with contextlib.suppress(StorageError, TypeError, AttributeError):
@@ -478,26 +483,6 @@ def _compute_digest(path: str) -> str:
         return digest_file(Path(path))
 
 
-def _is_on_disk(file: Path) -> bool:
+def is_on_disk(file: TextFile) -> bool:
     """Return whether another process finds the same file under this path; /dev/stdin belongs to each process."""
-    return file.is_file() and file.absolute().parts[1:2] not in (("dev",), ("proc",))
-
-
-def read_in_process(
-    read: Callable[..., Result],
-    texts: Texts,
-    *arguments: Any,
-    progress: Progress,
-    check: Callable[[], None],
-    **keywords: Any,
-) -> Result:
-    """Return `read(texts, *arguments, progress=progress, check=check, **keywords)`."""
-    # If the texts are files, the call runs in another process. Use it while this process imports torch for a GPU:
-    # reading would wait for the import most of the time.
-    files = files_of(texts)
-    is_on_disk = files is not None and all(isinstance(file, Path) and _is_on_disk(file) for file in files)
-    if not is_on_disk or not can_start_processes():
-        return read(texts, *arguments, progress=progress, check=check, **keywords)
-
-    with call_in_process(read, files, *arguments, **keywords) as call:
-        return call.wait(progress, check)
+    return isinstance(file, Path) and file.is_file() and file.absolute().parts[1:2] not in (("dev",), ("proc",))

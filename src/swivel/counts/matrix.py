@@ -13,8 +13,6 @@ Files of the folder (stage "matrix"):
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.counts.block_layout import Ints, Layout, UnitCells, block_length
+from swivel.counts.block_layout import Ints, Layout, UnitCells
 from swivel.counts.shards import FILES, CellArrays, name_arrays, reblock
 from swivel.errors import ConfigError, DamagedFolder, StorageError, VocabularyError
 from swivel.runtime.display import draw_html
@@ -204,7 +202,12 @@ class Matrix:
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """Store the counts in a folder, which `counts.open_matrix` opens."""
-        save_matrix(self._original or self, Path(folder), overwrite=overwrite)
+        matrix = self._original or self
+        with create_folder(folder, STAGE, overwrite=overwrite) as writer:
+            writer.write_lines("rows.txt", matrix.rows.to_lines())
+            for name, array in name_arrays(matrix.arrays).items():
+                writer.write_array(name, array)
+            finish_folder(writer, matrix)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -270,10 +273,7 @@ class Matrix:
     @cached_property
     def fingerprint(self) -> str:
         """Digest of the content: equal for equal matrices, independent of their source, folder and blocks."""
-        if self._original is not None:
-            return self._original.fingerprint
-
-        return fingerprint_contents(self)
+        return _fingerprint_contents(self) if self._original is None else self._original.fingerprint
 
     @property
     def columns_per_row(self) -> int:
@@ -294,19 +294,8 @@ class Matrix:
     def verify(self) -> None:
         """Raise DamagedFolder for the first file whose checksum differs from the manifest."""
 
-    def verify_ahead(self) -> None:
-        """Start to verify the cells in the background; the first access to them waits for it and raises its errors."""
-
     def trust(self) -> None:
         """Skip the checksums of the files, because this process wrote them or another process has verified them."""
-
-    def block_rows(self, block: int) -> int:
-        """Return the number of rows in a row block."""
-        return block_length(self.layout.rows, self.row_blocks, block)
-
-    def block_columns(self, block: int) -> int:
-        """Return the number of columns in a column block."""
-        return block_length(self.layout.columns, self.column_blocks, block)
 
     def _range(self, row_block: int, column_block: int) -> tuple[int, int, bool]:
         mirrored = self.is_symmetric and row_block > column_block
@@ -351,13 +340,18 @@ class Matrix:
         import scipy.sparse
 
         rows, columns = (np.arange(size) for size in self.shape)
-        return scipy.sparse.csr_matrix(self.select(rows, columns, self.shape))
+        return scipy.sparse.csr_matrix(self.select(rows, columns))
 
-    def select(self, row_places: Ints, column_places: Ints, shape: tuple[int, int]) -> scipy.sparse.csr_array:
-        """Return the counts of some rows with some columns, float64; the places of each in the result, or -1."""
+    def select(self, row_ids: Ints, column_ids: Ints) -> scipy.sparse.csr_array:
+        """Return the counts of some rows with some columns, float64, in the order of these ids."""
         import scipy.sparse
 
         stored = self.stored
+        shape = len(row_ids), len(column_ids)
+        row_places, column_places = (np.full(size, -1, np.int64) for size in self.shape)
+        row_places[row_ids] = np.arange(shape[0])
+        column_places[column_ids] = np.arange(shape[1])
+
         pieces = []
         for rows, columns, units in stored.walk(_CELLS_PER_PIECE):
             is_wanted = (row_places[rows] >= 0) & (column_places[columns] >= 0)
@@ -366,8 +360,8 @@ class Matrix:
 
         if not pieces:
             return scipy.sparse.csr_array(shape)
-        row_ids, column_ids, counts = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
-        return scipy.sparse.csr_array((counts, (row_ids, column_ids)), shape=shape)
+        rows, columns, counts = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
+        return scipy.sparse.csr_array((counts, (rows, columns)), shape=shape)
 
     def reblocked(
         self, row_blocks: int, column_blocks: int, *, scratch: Path | None = None, threads: int = 1
@@ -425,13 +419,11 @@ class MatrixFolder(Matrix):
         self.path = folder.path
         self.fingerprint = folder.manifest.fingerprint
         self._folder = folder
-        self._checking = threading.Lock()  # so that no two threads compute the same checksums
 
     @cached_property
     def arrays(self) -> CellArrays:  # type: ignore[override]
         """The cells."""
-        with self._checking:
-            self._folder.check(*LARGE)
+        self._folder.check(*LARGE)
         return self.unverified
 
     @cached_property
@@ -456,31 +448,11 @@ class MatrixFolder(Matrix):
 
     def verify(self) -> None:
         """Raise DamagedFolder for the first file whose checksum differs from the manifest."""
-        with self._checking:
-            self._folder.verify()
-
-    def verify_ahead(self) -> None:
-        """Start to verify the cells in the background; the first access to them waits for it and raises its errors."""
-
-        def verify_quietly() -> None:
-            with contextlib.suppress(Exception), self._checking:  # The next check raises it.
-                self._folder.check(*LARGE)
-
-        # A daemon: it only reads, so a process that ends need not wait for it.
-        threading.Thread(target=verify_quietly, daemon=True).start()
+        self._folder.verify()
 
     def trust(self) -> None:
         """Skip the checksums of this folder, because this process wrote it or another process has verified it."""
         self._folder.trust()
-
-
-def save_matrix(matrix: Matrix, path: Path, *, overwrite: bool = False) -> None:
-    """Write a matrix to a folder."""
-    with create_folder(path, STAGE, overwrite=overwrite) as writer:
-        writer.write_lines("rows.txt", matrix.rows.to_lines())
-        for name, array in name_arrays(matrix.arrays).items():
-            writer.write_array(name, array)
-        finish_folder(writer, matrix)
 
 
 def finish_folder(
@@ -511,7 +483,7 @@ def finish_folder(
     writer.finish(config=dict(matrix.config), inputs=inputs or {}, facts=all_facts)
 
 
-def fingerprint_contents(matrix: Matrix) -> str:
+def _fingerprint_contents(matrix: Matrix) -> str:
     """Return the fingerprint that a folder of this matrix would have."""
     arrays = name_arrays(matrix.arrays)
     arrays |= {"row_sums.npy": matrix.row_sums_units, "column_sums.npy": matrix.column_sums_units}

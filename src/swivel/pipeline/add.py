@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from swivel.counts import Matrix, as_matrix, open_matrix
+from swivel.counts.matrix_sum import add_matrices, shared_config
 from swivel.errors import ConfigError
 from swivel.runtime.options import RunOptions
 from swivel.runtime.resources import check_libraries
 from swivel.storage.output_folder import check_output, has_result, open_work_folder
-
-if TYPE_CHECKING:
-    from swivel.counts import Matrix
 
 
 def add(*matrices: Matrix | str | Path, out: str | Path | None = None, options: RunOptions | None = None) -> Matrix:
@@ -33,9 +31,6 @@ def add(*matrices: Matrix | str | Path, out: str | Path | None = None, options: 
     >>> total.count("tea", "milk"), total.rows.tokens
     (2.0, ('milk', 'tea', 'sugar'))
     """
-    from swivel.counts import as_matrix, open_matrix
-    from swivel.counts.matrix_sum import add_matrices, shared_config
-
     options = options or RunOptions()
     if len(matrices) < 2:
         raise ConfigError(f"there must be two or more matrices to add, got {len(matrices)}")

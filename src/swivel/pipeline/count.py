@@ -8,11 +8,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from swivel.config import SCORERS, CorpusConfig, CountConfig, VocabularyConfig, stage_config
+from swivel.corpus.sources import (
+    Texts,
+    can_compare,
+    files_of,
+    find_texts,
+    is_on_disk,
+    list_files,
+    local_files,
+    record_sources,
+    text_size,
+)
 from swivel.corpus.vocabulary import Vocabulary, check_units, choose_vocabulary, describe_text, read_tokens
+from swivel.counts import Matrix, open_matrix
+from swivel.counts.cooccurrence import count_tokens, prepare_device
 from swivel.errors import ConfigError
-from swivel.pipeline.settings import TextCounting, check_names, given, make_options, resolve_counting
+from swivel.pipeline.settings import TextCounting, given, make_options, resolve_counting
+from swivel.runtime.child_process import PROGRESS, ChildProcess, can_start_processes
 from swivel.runtime.numbers import plural
-from swivel.runtime.options import RunOptions
+from swivel.runtime.options import RunOptions, check_names
 from swivel.runtime.progress import Progress
 from swivel.runtime.resources import (
     ResourceEstimate,
@@ -20,7 +34,6 @@ from swivel.runtime.resources import (
     find_rank,
     format_bytes,
     may_use_cuda,
-    parse_bytes,
 )
 from swivel.storage.lock import scratch_folder
 from swivel.storage.manifest import fingerprint, open_array
@@ -29,10 +42,7 @@ from swivel.storage.output_folder import check_output, has_result, open_work_fol
 if TYPE_CHECKING:
     from swivel.corpus.encoded_corpus import EncodedCorpus
     from swivel.corpus.joined_corpus import JoinedCorpus, Phrase
-    from swivel.corpus.sources import Texts
-    from swivel.counts import Matrix
 
-Check = Callable[[], None]  # raises an error if preparing the device has failed
 Result = TypeVar("Result")
 
 # A token of English text is about 6 bytes long; it takes 4 bytes of scratch space when read and 4 as an id.
@@ -83,8 +93,6 @@ def count(
     >>> matrix.count("a", "b")
     3.0
     """
-    from swivel.corpus.sources import find_texts
-
     options = make_options(options, settings)
     check_names(settings, CorpusConfig, VocabularyConfig, CountConfig)
     counting = resolve_counting(recipe, {**settings, **given(window=window, min_count=min_count, device=device)})
@@ -102,9 +110,6 @@ def count_texts(
     vocabulary_file: Path | None,
 ) -> Matrix:
     """Count texts with resolved settings; `word_list` are the words of the vocabulary if a list of them was given."""
-    from swivel.corpus.sources import can_compare, digest_sources, fingerprint_sources, local_files, to_facts
-    from swivel.counts import open_matrix
-
     rank = find_rank()
     if rank is not None and rank[1] > 1:
         raise ConfigError("torchrun starts ranks for training only; count in one process first, then train its matrix")
@@ -115,16 +120,14 @@ def count_texts(
     record: dict[str, dict[str, Any]] = {"config": counting.to_dict(), "inputs": {}}  # of the manifest
     if output is not None:
         # Digests come first: a finished folder of the same text is returned without reading it again.
-        digests = digest_sources(texts, known=output, threads=options.thread_count, progress=options.progress)
-        inputs = fingerprint_sources(texts, counting.corpus.without_path(), digests)
+        inputs, facts = record_sources(texts, counting.corpus.without_path(), output, options)
         if word_list is not None:
             inputs["vocabulary"] = fingerprint(list(word_list))
         if phrases is not None:
             inputs["phrases"] = fingerprint(list(phrases))
-        record["inputs"] = inputs
+        record |= {"inputs": inputs, "facts": facts}
         if has_result(output, "matrix", record, options, is_comparable=can_compare(inputs)):
             return open_matrix(output)
-        record["facts"] = to_facts(digests)
 
     # From here on the folder is locked: a second writer fails now and not after it has read its text.
     with open_work_folder(output) as path:
@@ -177,38 +180,33 @@ def _count(
         stages = (counting.corpus.without_path(), counting.vocabulary, counting.count)
         return count_on_ray(texts, path, stages, word_list, phrases, record, options)
 
-    from swivel.corpus.sources import files_of
-    from swivel.counts.cooccurrence import count_tokens
-
-    # The GPU is prepared in the background while text is read; `check` raises what failed there.
-    check = check_device(counting.count)
     # Reading and counting share one budget, which is measured once.
     options = options.fix_memory()
     with scratch_folder(path) as scratch:
         if files_of(texts) is not None:
             _forecast_reading(texts, path, options.progress)
-        vocabulary = read_beside_device(
-            number_text, texts, counting, word_list, phrases, scratch, options=options, check=check
-        )
+        vocabulary = read_beside_device(number_text, texts, counting, word_list, phrases, scratch, options=options)
         return count_tokens(open_array(scratch / IDS), vocabulary, counting.count, path, options, record)
 
 
 def read_beside_device(
-    read: Callable[..., Result],
-    texts: Texts,
-    counting: TextCounting,
-    *arguments: Any,
-    options: RunOptions,
-    check: Check,
+    read: Callable[..., Result], texts: Texts, counting: TextCounting, *arguments: Any, options: RunOptions
 ) -> Result:
-    """Return `read(texts, counting, *arguments, ...)`, in another process if this one prepares a GPU for counting."""
-    from swivel.corpus.sources import read_in_process
+    """Return `read(texts, counting, *arguments, ...)`, in another process if this one prepares a GPU for counting.
+
+    Reading would wait for the import of torch most of the time.
+    """
+    # The GPU is prepared in the background while text is read; `check` raises what failed there.
+    check = prepare_device(counting.count)
 
     reading: dict[str, Any] = {"threads": options.thread_count, "memory_bytes": options.memory_bytes}
-    reading |= {"progress": options.progress, "check": check}
-    if may_use_cuda(counting.count.device):
-        return read_in_process(read, texts, counting, *arguments, **reading)
-    return read(texts, counting, *arguments, **reading)
+    files = files_of(texts) if may_use_cuda(counting.count.device) and can_start_processes() else None
+    if files is None or not all(map(is_on_disk, files)):
+        return read(texts, counting, *arguments, progress=options.progress, check=check, **reading)
+
+    with ChildProcess() as process:
+        call = process.call(read, files, counting, *arguments, progress=PROGRESS, **reading)
+        return call.wait(options.progress, check)
 
 
 def number_text(
@@ -242,8 +240,6 @@ def number_text(
 
 def _forecast_reading(texts: Texts, path: Path, progress: Progress) -> None:
     """Print how much text there is and how much disk it takes while it is read."""
-    from swivel.corpus.sources import list_files, text_size
-
     files = list_files(texts)  # type: ignore[arg-type]
     size = sum(text_size(file) for file in files)
     needed = int(size * SCRATCH_PER_BYTE)
@@ -252,15 +248,6 @@ def _forecast_reading(texts: Texts, path: Path, progress: Progress) -> None:
         f"{format_bytes(needed)} of disk while reading"
     )
     ResourceEstimate("reading", needed, 0, needed, "take less text").check(path)
-
-
-def check_device(config: CountConfig) -> Check:
-    """Raise errors in the settings of the device before text is read; the result is called while it is read."""
-    from swivel.counts.cooccurrence import prepare_device
-
-    if config.device_memory is not None:
-        parse_bytes(config.device_memory, "device_memory")
-    return prepare_device(config)
 
 
 def encode_texts(
@@ -300,27 +287,13 @@ def find_phrases(texts: Texts, *, options: RunOptions | None = None, **settings:
     >>> [phrase.token for phrase in find_phrases(text, phrase_threshold=0.1)]
     ['new_york']
     """
-    from swivel.corpus.encoded_corpus import encode_corpus
-    from swivel.corpus.joined_corpus import JoinedCorpus
-    from swivel.corpus.sources import find_texts
-
     options = (options or RunOptions()).fix_memory()
     check_names(settings, CorpusConfig)
     config = stage_config(CorpusConfig, **{"phrases": "word2vec", **settings})
     if config.phrases not in SCORERS:
         raise ConfigError(f"phrases must be one of {', '.join(SCORERS)}, got {config.phrases!r}")
 
-    threads = options.thread_count
+    reading = {"threads": options.thread_count, "memory_bytes": options.memory_bytes}
     with scratch_folder(Path(tempfile.gettempdir())) as scratch:
-        encoded = encode_corpus(
-            find_texts(texts),
-            config,
-            scratch=scratch,
-            threads=threads,
-            memory_bytes=options.memory_bytes,
-            progress=options.progress,
-        )
-        joined = JoinedCorpus(encoded, scratch, threads)
-        joined.find(config)
-
+        joined: Any = encode_texts(find_texts(texts), config, None, scratch, progress=options.progress, **reading)
     return sorted(joined.phrases, key=lambda phrase: (-phrase.score, phrase.token))

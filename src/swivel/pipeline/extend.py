@@ -21,13 +21,14 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from swivel.config import CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig, recorded_config
-from swivel.corpus.sources import can_compare, digest_sources, find_texts, fingerprint_sources, local_files, to_facts
+from swivel.corpus.sources import Texts, can_compare, find_texts, local_files, record_sources
 from swivel.corpus.vocabulary import Vocabulary, choose_tokens, from_list
+from swivel.counts import Matrix
 from swivel.counts.cooccurrence import column_vocabulary, count_tokens
 from swivel.errors import ConfigError, VocabularyError
-from swivel.pipeline.count import IDS, check_device, encode_texts, file_of, list_tokens, read_beside_device
-from swivel.pipeline.settings import TextCounting, check_names, given
-from swivel.runtime.options import RunOptions
+from swivel.pipeline.count import IDS, encode_texts, file_of, list_tokens, read_beside_device
+from swivel.pipeline.settings import TextCounting, given
+from swivel.runtime.options import RunOptions, check_names
 from swivel.runtime.progress import Progress, track
 from swivel.runtime.resources import check_libraries
 from swivel.storage.files import create_folder
@@ -41,8 +42,6 @@ from swivel.vectors.subwords import blend, unblend
 
 if TYPE_CHECKING:
     from swivel.corpus.encoded_corpus import TypeCounts
-    from swivel.corpus.sources import Texts
-    from swivel.counts import Matrix
 
 FILE_SETTINGS = ("encoding", "errors")
 VECTORS_PER_STEP = 256  # folded in between two updates of the progress
@@ -102,8 +101,8 @@ def extend(
     path = check_output(out, [trained.path, file_of(vocabulary), *local_files(texts)], options)
     inputs = {}
     if path is not None:
-        digests = digest_sources(texts, known=path, threads=options.thread_count, progress=options.progress)
-        inputs = {"vectors": trained.fingerprint, **fingerprint_sources(texts, counting.corpus, digests)}
+        sources, facts = record_sources(texts, counting.corpus, path, options)
+        inputs = {"vectors": trained.fingerprint, **sources}
         if word_list is not None:
             inputs["vocabulary"] = fingerprint(list(word_list))
         provenance = {"config": config, "inputs": inputs}
@@ -117,7 +116,7 @@ def extend(
         if path is None:
             return result
         with create_folder(path, "vectors", overwrite=options.overwrite) as writer:
-            write_vectors(writer, result, config=config, inputs=inputs, facts=to_facts(digests))
+            write_vectors(writer, result, config=config, inputs=inputs, facts=facts)
     return Vectors.load(path)
 
 
@@ -189,10 +188,7 @@ def _count_words(
     """Count the text over old and new words together, and return the cells of new words with trained words."""
     known = trained.vocabulary
     options = options.fix_memory()
-    check = check_device(counting.count)
-    words, joint = read_beside_device(
-        _number_words, texts, counting, known, word_list, scratch, options=options, check=check
-    )
+    words, joint = read_beside_device(_number_words, texts, counting, known, word_list, scratch, options=options)
     matrix = count_tokens(open_array(scratch / IDS), joint, counting.count, scratch / "matrix", options)
     return words, *_select_cells(matrix, known.tokens[: count_trained(trained)], words)
 
@@ -260,26 +256,14 @@ def _select_cells(
     matrix: Matrix, trained: Sequence[str], words: Vocabulary
 ) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array]:
     """Return the cells of the rows, and of the columns, of new words with trained words."""
-    parts = matrix.columns_per_row
-    old = _find_positions(matrix.rows, trained)
-    new = _find_positions(matrix.rows, words.tokens)
-    rows = matrix.select(new, _find_columns(old, parts), (len(words), len(trained) * parts))
-    columns = matrix.select(old, _find_columns(new, parts), (len(trained), len(words) * parts))
-    return rows, columns.T.tocsr()
+    old, new = (np.array([matrix.rows.ids[token] for token in tokens]) for tokens in (trained, words.tokens))
+    old_columns, new_columns = (_find_columns(ids, matrix.columns_per_row) for ids in (old, new))
+    return matrix.select(new, old_columns), matrix.select(old, new_columns).T.tocsr()
 
 
 def _find_columns(words: NDArray[np.int64], parts: int) -> NDArray[np.int64]:
-    """Return the positions of the columns of words from the positions of the words: word * parts + part, or -1."""
-    columns = words[:, None] * parts + np.arange(parts)
-    columns[words < 0] = -1
-    return columns.ravel()
-
-
-def _find_positions(joint: Vocabulary, tokens: Sequence[str]) -> NDArray[np.int64]:
-    """Return the position in `tokens` of each word of the joint vocabulary, or -1."""
-    positions = np.full(len(joint), -1, np.int64)
-    positions[[joint.ids[token] for token in tokens]] = np.arange(len(tokens))
-    return positions
+    """Return the ids of the columns of words: word * parts + part."""
+    return np.asarray(words[:, None] * parts + np.arange(parts)).ravel()
 
 
 def _add_words(old: Vectors, counts: WordCounts, counting: TextCounting, options: RunOptions) -> Vectors:

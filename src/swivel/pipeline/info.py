@@ -9,18 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from swivel._version import __version__
+from swivel.config import TrainConfig
 from swivel.corpus.sources import SOURCES
 from swivel.errors import StorageError
 from swivel.runtime.resources import count_cores, format_bytes, free_memory
 from swivel.storage.manifest import MANIFEST, Folder, open_folder, read_manifest
+from swivel.training.checkpoint import SLOTS, read_progress, saved_bytes
+from swivel.training.training_plan import choose_backend, describe_accelerator
 
 MAX_NAMES = 10  # of input files
 
 
 def describe_folder(path: Path, *, verify: bool = False, verbose: bool = False) -> dict[str, Any]:
     """Return the facts of a folder, finished or not, or those of the folders of a run; hashes if `verbose`."""
-    from swivel.training.checkpoint import SLOTS
-
     if path.is_file():
         raise StorageError(f"{path}: a file, not a folder that Swivel wrote")
     if not (path / MANIFEST).exists():
@@ -57,8 +58,6 @@ def describe_folder(path: Path, *, verify: bool = False, verbose: bool = False) 
 
 def _describe_unfinished(path: Path) -> dict[str, Any] | None:
     """Return the facts of a training run that has not ended; None if it has saved nothing."""
-    from swivel.training.checkpoint import read_progress, saved_bytes
-
     progress = read_progress(path)
     if progress is None:
         return None
@@ -87,9 +86,6 @@ def shorten_list(names: list[str]) -> list[str]:
 
 def describe_machine() -> dict[str, Any]:
     """Return versions, cores, memory, and the backend and device that training would use."""
-    from swivel.config import TrainConfig
-    from swivel.training.training_plan import choose_backend, describe_accelerator
-
     backend, device = choose_backend(TrainConfig())
     return {
         "swivel-embeddings": __version__,

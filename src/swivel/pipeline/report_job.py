@@ -21,10 +21,11 @@ from swivel.runtime.resources import is_leading, may_use_cuda
 from swivel.storage.files import write_file
 from swivel.storage.manifest import MANIFEST
 from swivel.storage.output_folder import refuse_foreign
+from swivel.vectors import Vectors
+from swivel.vectors.projection import MIN_UMAP, compute_umap
 
 if TYPE_CHECKING:
     from swivel.reports.run_report import RunSummary, Svgs
-    from swivel.vectors import Vectors
 
 REPORT = "report.html"
 
@@ -134,8 +135,6 @@ def prepare_to_draw() -> None:
     """Import the modules that draw figures, and load the kernels that lay out a map."""
     import_report()
     with contextlib.suppress(Exception):
-        from swivel.vectors.projection import MIN_UMAP, compute_umap
-
         compute_umap(np.eye(MIN_UMAP, 2, dtype=np.float32))
 
 

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from swivel.config import STAGES
+from swivel.corpus.sources import Texts, find_texts, local_files
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import StorageError
 from swivel.pipeline.count import count_texts, file_of, list_tokens
 from swivel.pipeline.report_job import REPORT, timed_options
-from swivel.pipeline.settings import check_names, make_options, resolve_counting, resolve_training
+from swivel.pipeline.settings import make_options, resolve_counting, resolve_training
 from swivel.pipeline.train import train_vectors
-from swivel.runtime.options import RunOptions
+from swivel.runtime.options import RunOptions, check_names
 from swivel.runtime.resources import check_libraries
 from swivel.storage.lock import hold_folder
 from swivel.storage.output_folder import refuse_links, refuse_overlap
-
-if TYPE_CHECKING:
-    from swivel.corpus.sources import Texts
-    from swivel.vectors import Vectors
+from swivel.vectors import Vectors
+from swivel.vectors.formats import as_vectors, source_of
 
 OUTPUTS = ("matrix", "vectors", REPORT)  # what a run writes in its folder
 
@@ -51,9 +50,6 @@ def run(
     settings
         Settings of any stage, such as `window`, `min_count`, `dim`, `epochs`, `seed` and `device`.
     """
-    from swivel.corpus.sources import find_texts, local_files
-    from swivel.vectors.formats import as_vectors, source_of
-
     path = Path(out)
     if path.exists() and not path.is_dir():
         raise StorageError(f"{path}: not a folder")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from swivel.config import (
-    STAGES,
     WARM_START,
     CorpusConfig,
     CountConfig,
@@ -18,12 +16,10 @@ from swivel.config import (
     result_settings,
     stage_config,
 )
-from swivel.errors import ConfigError
 from swivel.runtime.options import RunOptions
+from swivel.runtime.resources import parse_bytes
 from swivel.storage.manifest import limit_threads
-
-if TYPE_CHECKING:
-    from swivel.vectors import Vectors
+from swivel.vectors import Vectors
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,44 +30,14 @@ class TextCounting:
     vocabulary: VocabularyConfig
     count: CountConfig
 
+    def __post_init__(self) -> None:
+        if self.count.device_memory is not None:
+            parse_bytes(self.count.device_memory, "device_memory")  # Report a malformed value before text is read.
+
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Return the settings of each stage, for a manifest."""
         recorded = dataclasses.replace(self, corpus=self.corpus.without_path())
         return {field.name: result_settings(getattr(recorded, field.name)) for field in dataclasses.fields(self)}
-
-
-# Arguments of gensim's Word2Vec and FastText, by the names that they have here.
-_GENSIM_NAMES = {
-    "vector_size": "dim",
-    "size": "dim",
-    "iter": "epochs",
-    "alpha": "learning_rate",
-    "workers": "threads",
-    "max_vocab_size": "max_size",
-    "max_final_vocab": "max_size",
-}
-
-
-def check_names(settings: Mapping[str, Any], *stages: type[Any]) -> None:
-    """Raise ConfigError for a setting that none of the stages has."""
-    names = {field.name for stage in stages for field in dataclasses.fields(stage)}
-    for setting in settings:
-        if setting not in names:
-            raise ConfigError(_describe_unknown(setting, names))
-
-
-def _describe_unknown(setting: str, known: set[str]) -> str:
-    if setting in {field.name for field in dataclasses.fields(RunOptions)}:
-        return f"{setting} is a run option, not a setting: pass options=RunOptions({setting}=...)"
-    # The likeliest mistakes: a setting of another stage, of another library, or misspelled.
-    meant = _GENSIM_NAMES.get(setting, setting)
-    for name, stage in STAGES.items():
-        if meant not in known and meant in {field.name for field in dataclasses.fields(stage)}:
-            function = "train" if name in ("train", "vectors") else "count"
-            return f"{setting!r} is not a setting here; pass {meant} to swivel.{function}"
-    close = [meant] if meant != setting else difflib.get_close_matches(setting, sorted(known), n=1)
-    hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(known))}"
-    return f"{setting!r} is not a setting here; {hint}"
 
 
 def resolve_counting(recipe: str, settings: Mapping[str, Any]) -> TextCounting:

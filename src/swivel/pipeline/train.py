@@ -14,21 +14,23 @@ from numpy.typing import NDArray
 
 from swivel.config import RECIPES, TrainConfig, VectorsConfig
 from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts import Matrix, as_matrix
+from swivel.counts.importers import import_counts
 from swivel.errors import ConfigError, FolderExists, SwivelWarning
 from swivel.pipeline.report_job import ReportJob, timed_options
-from swivel.pipeline.settings import check_names, given, make_options, resolve_training
-from swivel.runtime.options import RunOptions
+from swivel.pipeline.settings import given, make_options, resolve_training
+from swivel.runtime.options import RunOptions, check_names
 from swivel.runtime.progress import Progress
 from swivel.runtime.resources import check_libraries, find_rank, is_leading
 from swivel.runtime.signals import defer_signals
 from swivel.storage.lock import hold_folder, remove_file
-from swivel.storage.manifest import MANIFEST
 from swivel.storage.output_folder import check_output, has_result, refuse_foreign, refuse_overlap
+from swivel.training.checkpoint import refuse_other_run, sweep_checkpoints
+from swivel.vectors import Vectors, VectorTable
+from swivel.vectors.formats import as_vectors, source_of
 
 if TYPE_CHECKING:
-    from swivel.counts import Matrix
     from swivel.pipeline.tune import Tuning
-    from swivel.vectors import Vectors, VectorTable
 
 TUNING = "tuning.json"  # the record of an unfinished search, in the folder of the vectors
 
@@ -74,10 +76,6 @@ def train(
         Other fields of TrainConfig and VectorsConfig.
     """
     check_libraries("training", needs_torch=True)
-    with defer_signals():  # A signal that arrives while torch is imported is handled after the import.
-        from swivel.counts import as_matrix
-        from swivel.vectors.formats import as_vectors, source_of
-
     options = make_options(options, settings)
     check_names(settings, TrainConfig, VectorsConfig)
     matrix = as_matrix(matrix)
@@ -95,9 +93,6 @@ def train(
         return _tune_and_train(matrix, path, recipe, settings, options, has_init=init is not None)
 
     init = None if init is None else as_vectors(init)
-    # A finished folder needs no training, and no check of the matrix.
-    if is_leading() and (path is None or not (path / MANIFEST).exists()):
-        matrix.verify_ahead()  # while torch is imported
     configs = resolve_configs(matrix, recipe, settings, init)
     popularity = _choose_popularity(matrix, configs[0]) if recipe == "table" else None
     return train_vectors(matrix, path, *configs, timed_options(path, options), init=init, popularity=popularity)
@@ -108,7 +103,6 @@ def _tune_and_train(
 ) -> Vectors:
     with defer_signals():
         from swivel.pipeline.tune import check_tunable, tune_table, tuned_weight_decay
-        from swivel.training.checkpoint import refuse_other_run
         from swivel.training.loop import run_provenance
 
     check_tunable(matrix, recipe, settings, has_init=has_init)
@@ -173,12 +167,10 @@ def train_vectors(
     `options` are timed ones; the report is written to `folder`, by default `path`. `popularity`, the part of popularity
     in rankings, and `tuning`, the search that settings are from, are recorded.
     """
-    with defer_signals():
+    with defer_signals():  # A signal that arrives while torch is imported is handled after the import.
         from swivel.pipeline.train_job import describe_provenance, run_training
-        from swivel.training.checkpoint import refuse_other_run, sweep_checkpoints
         from swivel.training.initialization import find_start
         from swivel.training.loop import run_provenance
-        from swivel.vectors import Vectors
 
     start = None if init is None else find_start(matrix.transformed(config.transform), init, config)
     provenance = describe_provenance(matrix, config, vectors_config, start, popularity)
@@ -248,8 +240,6 @@ def fit_sparse(counts: Any, *, recipe: str = "table", options: RunOptions, **set
 
     `settings` are those of `swivel.train`. Nothing is written.
     """
-    from swivel.counts.importers import import_counts
-
     # Labels are positions, because training needs rows and columns by descending sum.
     matrix = import_counts(counts, options=options)
     vectors = train(matrix, recipe=recipe, options=options, combine="rows", **settings)
@@ -263,8 +253,6 @@ def fit_sparse(counts: Any, *, recipe: str = "table", options: RunOptions, **set
 
 def _restore_order(labels: Vocabulary, values: NDArray[np.float32], sums: NDArray[np.float64]) -> VectorTable:
     """Return the vectors and sums in the order of the positions that are their labels."""
-    from swivel.vectors import VectorTable
-
     # Training sorts rows and columns by decreasing sum.
     order = np.argsort(np.array(labels.tokens, np.int64))
     positions = Vocabulary(map(str, range(len(order))), labels.counts[order])

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
@@ -30,19 +30,12 @@ MAIN = (
     "from swivel.runtime.child_process import serve_calls; serve_calls({})"
 )
 
-PROGRESS = "progress of this process"  # stands for a progress in the arguments of a call
+PROGRESS = "progress of this process"  # as the argument `progress` of a call, stands for a `SentProgress`
 
 
 def can_start_processes() -> bool:
     """Return whether `ChildProcess` works here."""
     return os.name == "posix" and bool(sys.executable)
-
-
-@contextlib.contextmanager
-def call_in_process(function: Callable[..., Result], *arguments: Any, **keywords: Any) -> Iterator[ChildCall[Result]]:
-    """Start a call in a new process, which ends with the block; the function gets `SentProgress` as `progress`."""
-    with ChildProcess() as process:
-        yield process.call(function, *arguments, progress=PROGRESS, **keywords)
 
 
 class ProcessEnded(SwivelError):

@@ -1,10 +1,14 @@
-"""Options of a run that do not change its result: threads, memory, progress, cluster."""
+"""Options of a run that do not change its result: threads, memory, progress, cluster; and what is no setting."""
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from swivel.config import POSITIVE, POSITIVE_INT, Rule, check_fields, config_field
+from swivel.config import POSITIVE, POSITIVE_INT, STAGES, Rule, check_fields, config_field
 from swivel.errors import ConfigError
 from swivel.runtime.progress import Progress, choose_progress
 from swivel.runtime.resources import count_cores, find_rank, free_beside_libraries, parse_bytes, return_large_arrays
@@ -117,3 +121,37 @@ class RunOptions:
         if memory_bytes < _LARGE_BUDGET_BYTES:
             return_large_arrays()
         return replace(self, memory=memory_bytes)
+
+
+# Arguments of gensim's Word2Vec and FastText, by the names that they have here.
+_GENSIM_NAMES = {
+    "vector_size": "dim",
+    "size": "dim",
+    "iter": "epochs",
+    "alpha": "learning_rate",
+    "workers": "threads",
+    "max_vocab_size": "max_size",
+    "max_final_vocab": "max_size",
+}
+
+
+def check_names(settings: Mapping[str, Any], *stages: type[Any]) -> None:
+    """Raise ConfigError for a setting that none of the stages has."""
+    names = {field.name for stage in stages for field in dataclasses.fields(stage)}
+    for setting in settings:
+        if setting not in names:
+            raise ConfigError(_describe_unknown(setting, names))
+
+
+def _describe_unknown(setting: str, known: set[str]) -> str:
+    if setting in {field.name for field in dataclasses.fields(RunOptions)}:
+        return f"{setting} is a run option, not a setting: pass options=RunOptions({setting}=...)"
+    # The likeliest mistakes: a setting of another stage, of another library, or misspelled.
+    meant = _GENSIM_NAMES.get(setting, setting)
+    for name, stage in STAGES.items():
+        if meant not in known and meant in {field.name for field in dataclasses.fields(stage)}:
+            function = "train" if name in ("train", "vectors") else "count"
+            return f"{setting!r} is not a setting here; pass {meant} to swivel.{function}"
+    close = [meant] if meant != setting else difflib.get_close_matches(setting, sorted(known), n=1)
+    hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(known))}"
+    return f"{setting!r} is not a setting here; {hint}"

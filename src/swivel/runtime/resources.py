@@ -35,10 +35,7 @@ ADVISED = ("dim", "max_size", "min_count")  # arguments that `ResourceEstimate.a
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _MAX_BYTES = float(1 << 62)
 
-# Parameters of glibc's mallopt, and the value that is set for both.
-_M_TRIM_THRESHOLD = -1
-_M_MMAP_THRESHOLD = -3
-_MALLOC_THRESHOLD_BYTES = 1 << 30
+_M_MMAP_THRESHOLD = -3  # parameter of glibc's mallopt
 _MIN_RETURNED_BYTES = 1 << 23  # more than the arrays of a training step
 
 _CGROUP = Path("/sys/fs/cgroup")
@@ -65,15 +62,6 @@ def count_cores() -> int:
     return max(cores, 1)
 
 
-def count_torch_threads(threads: int) -> int:
-    """Return how many of `threads` threads torch may use: one in a process that was forked after torch was loaded."""
-    return 1 if _ForkedTorch.is_forked else threads
-
-
-class _ForkedTorch:
-    is_forked = False
-
-
 def _use_one_thread() -> None:
     """Make torch use one thread in a forked process, as torch does in the processes of a DataLoader.
 
@@ -81,7 +69,6 @@ def _use_one_thread() -> None:
     """
     torch = sys.modules.get("torch")
     if torch is not None:
-        _ForkedTorch.is_forked = True
         torch.set_num_threads(1)
 
 
@@ -249,13 +236,6 @@ def format_estimate(size: float) -> str:
 def _call_glibc(function: str, *arguments: int) -> None:
     with contextlib.suppress(OSError, AttributeError, TypeError):  # another C library, or Windows
         getattr(ctypes.CDLL(None), function)(*arguments)
-
-
-def keep_freed_memory() -> None:
-    """Make glibc, where it is, reuse the memory of large arrays that are freed, instead of returning it."""
-    # New pages are expensive: on some virtual machines 10 ms for a block of 4,096 x 300, several times per step.
-    _call_glibc("mallopt", _M_MMAP_THRESHOLD, _MALLOC_THRESHOLD_BYTES)
-    _call_glibc("mallopt", _M_TRIM_THRESHOLD, _MALLOC_THRESHOLD_BYTES)
 
 
 def return_large_arrays() -> None:

@@ -173,7 +173,8 @@ def leave_in_time(farewell: Callable[[int], None], seconds: float = LEAVE_SECOND
         signal.set_wakeup_fd(previous_wakeup)
         signal.signal(signal.SIGTERM, previous_handler)
 
-        # This ends a watcher that has seen no signal. One that has goes on: other threads may keep the process alive.
+        # This ends a watcher that has seen no signal. Another one still waits, as other threads may keep the process
+        # alive.
         wakeup_end.close()
 
 

@@ -81,7 +81,8 @@ def has_result(
             f"{path}: finished already, and text in memory or from a pipe cannot be compared with what the folder "
             "was made from; choose another folder or pass overwrite=True"
         )
-    if provenance["inputs"] and {"config": manifest.config, "inputs": manifest.inputs} == provenance:
+    is_same = (manifest.config, manifest.inputs) == (provenance["config"], provenance["inputs"])
+    if provenance["inputs"] and is_same:
         options.progress.message(f"{path}: finished already, nothing to do")
         return True
 

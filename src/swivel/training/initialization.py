@@ -130,12 +130,7 @@ def add_new_words(matrix: Matrix, start: WarmStart, config: TrainConfig, *, thre
     for side in (0, 1):
         new = np.setdiff1d(np.arange(len(sums[side])), start.ids[side])
         old = start.ids[1 - side]
-        new_places = _find_places(new, len(sums[side]))
-        old_places = _find_places(old, len(sums[1 - side]))
-        if side == 0:
-            counts = matrix.select(new_places, old_places, (len(new), len(old)))
-        else:
-            counts = matrix.select(old_places, new_places, (len(old), len(new))).T.tocsr()
+        counts = matrix.select(new, old) if side == 0 else matrix.select(old, new).T.tocsr()
         decays = np.maximum(find_decays(sums[side][new], config), MIN_WEIGHT_DECAY)
 
         parts = offsets[side][new], offsets[1 - side][old]
@@ -143,13 +138,6 @@ def add_new_words(matrix: Matrix, start: WarmStart, config: TrainConfig, *, thre
         ids.append(np.concatenate([start.ids[side], new[rows]]))
         vectors.append(np.concatenate([start.vectors[side], solved]))
     return replace(start, ids=(ids[0], ids[1]), vectors=(vectors[0], vectors[1]))
-
-
-def _find_places(ids: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """Return the position in `ids` of each number below `size`, or -1."""
-    places = np.full(size, -1, np.int64)
-    places[ids] = np.arange(len(ids))
-    return places
 
 
 def _solve(

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from swivel.config import VectorsConfig
 from swivel.errors import ConfigError
-from swivel.runtime.parallel import run_in_chunks
-from swivel.runtime.resources import count_cores
-from swivel.vectors.search import Floats, scale_to_unit
+from swivel.vectors.search import Floats
+
+if TYPE_CHECKING:
+    import torch
 
 # The SVD uses the most frequent rows only: evaluation results are the same as with all rows, and rare rows are noisy.
 SVD_ROWS = 30_000
-_CHUNK_ROWS = 8_192
+_CHUNK_ROWS = 4_096
+_EPSILON = 1e-300  # below all lengths: only vectors of zeros have no length 1, and stay zero
 _MIN_SINGULAR_RATIO = 1e-6  # of the largest singular value; smaller ones are noise, which a power would amplify
 _MIN_EIGENVALUE_RATIO = 1e-10  # of the largest eigenvalue of a Gram matrix; smaller ones are rounding noise
 
@@ -48,35 +51,24 @@ def combine_vectors(
 
     parts = _split_parts(rows, columns, columns_per_row, config.combine)
     if config.combine == "sum":
-        return _add_parts(rows, parts)
+        result: Floats = parts[:, 0].copy()
+        for part in range(1, columns_per_row):
+            result += parts[:, part]
+        result += rows
+        return result
 
-    if axes is None and has_cuda(device):
+    if has_cuda(device):
         import torch
 
         with contextlib.suppress(torch.OutOfMemoryError):  # The CPU does the same.
-            return _combine_on_device(rows, parts, config, device)
-    if axes is None:
-        gram, _ = _gram(rows, parts, config, np.empty((len(rows), 0), np.float32))
-        axes = find_main_axes(gram, rows.shape[1], power=config.spectrum).astype(np.float32)
-    return _project(rows, parts, axes, config)
-
-
-def _add_parts(rows: Floats, parts: Floats) -> Floats:
-    """Return the sum of each row and its columns."""
-    result = np.empty_like(rows)
-
-    def add(piece: slice) -> None:
-        np.sum(parts[piece], axis=1, out=result[piece])
-        result[piece] += rows[piece]
-
-    run_in_chunks(add, len(rows), rows=_CHUNK_ROWS, threads=count_cores())
-    return result
+            return _project(rows, parts, axes, config, device)
+    return _project(rows, parts, axes, config, "cpu")
 
 
 def recover_axes(rows: Floats, columns: Floats, vectors: Floats, config: VectorsConfig) -> Floats:
     """Return the projection matrix (width, dim) by which `combine_vectors` computed `vectors` from rows and columns."""
     parts = _split_parts(rows, columns, len(columns) // max(len(rows), 1), config.combine)
-    gram, right = _gram(rows, parts, config, vectors)
+    gram, right = _gram(rows, parts, vectors, config, "cpu")
 
     # Normal equations X'X A = X'V of the least-squares problem X A = V. The original axes lie in the span of the parts
     # of the most frequent rows, so the solution of smallest norm equals them up to rounding.
@@ -96,40 +88,53 @@ def _split_parts(rows: Floats, columns: Floats | None, columns_per_row: int, com
 
 
 def _gram(
-    rows: Floats, parts: Floats, config: VectorsConfig, vectors: Floats
+    rows: Floats, parts: Floats, vectors: Floats, config: VectorsConfig, device: str
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return X'X and X'V, where X holds the parts of the most frequent rows side by side and V their vectors."""
-    common = min(SVD_ROWS, len(rows))
+    import torch
+
     width = rows.shape[1] * (1 + parts.shape[1] + (config.sum_weight > 0))
-    gram = np.zeros((width, width))
-    right = np.zeros((width, vectors.shape[1]))
-
     # In float64: the eigenvalues of X'X are squares, and float32 would lose the small half of them.
-    for start in range(0, common, _CHUNK_ROWS):
-        piece = slice(start, min(start + _CHUNK_ROWS, common))
-        chunk = _concatenate_parts(rows[piece], parts[piece], config).astype(np.float64)
-        gram += chunk.T @ chunk
-        right += chunk.T @ vectors[piece]
+    gram = torch.zeros((width, width), dtype=torch.float64, device=device)
+    right = gram.new_zeros((width, vectors.shape[1]))
+    for piece, chunk in _concatenate_parts(rows[:SVD_ROWS], parts[:SVD_ROWS], config, device):
+        gram.addmm_(chunk.T, chunk)
+        right.addmm_(chunk.T, torch.from_numpy(np.array(vectors[piece])).to(chunk))
+    return gram.cpu().numpy(), right.cpu().numpy()
 
-    return gram, right
 
+def _project(rows: Floats, parts: Floats, axes: Floats | None, config: VectorsConfig, device: str) -> Floats:
+    """Return all parts of each row side by side, projected onto `axes`, by default the principal ones."""
+    import torch
 
-def _project(rows: Floats, parts: Floats, axes: Floats, config: VectorsConfig) -> Floats:
-    """Return rows, parts and their sum side by side, each of length 1, projected onto `axes`."""
+    if axes is None:
+        gram, _ = _gram(rows, parts, np.empty((len(rows), 0), np.float32), config, device)
+        axes = find_main_axes(gram, rows.shape[1], power=config.spectrum).astype(np.float32)
+
+    projection = torch.from_numpy(axes).to(device)
     result = np.empty(rows.shape, np.float32)
-    for start in range(0, len(rows), _CHUNK_ROWS):
-        piece = slice(start, start + _CHUNK_ROWS)
-        np.matmul(_concatenate_parts(rows[piece], parts[piece], config), axes, out=result[piece])
+    for piece, chunk in _concatenate_parts(rows, parts, config, device):
+        result[piece] = (chunk.float() @ projection).cpu().numpy()
     return result
 
 
-def _concatenate_parts(rows: Floats, parts: Floats, config: VectorsConfig) -> Floats:
-    """Return [w, column_weight c_1, ..., column_weight c_p, sum_weight (w + c_1 + ... + c_p)] of unit vectors."""
-    columns = scale_to_unit(parts.reshape(-1, parts.shape[2])) * np.float32(config.column_weight)
-    pieces = [scale_to_unit(rows), columns.reshape(len(rows), -1)]
-    if config.sum_weight > 0:
-        pieces.append(scale_to_unit(rows + parts.sum(axis=1)) * np.float32(config.sum_weight))
-    return np.concatenate(pieces, axis=1)
+def _concatenate_parts(
+    rows: Floats, parts: Floats, config: VectorsConfig, device: str
+) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Yield [w, column_weight c_1, ..., column_weight c_p, sum_weight (w + c_1 + ... + c_p)] of unit vectors, float64.
+
+    They are those of some rows at a time, on the device.
+    """
+    import torch
+    from torch.nn.functional import normalize
+
+    for start in range(0, len(rows), _CHUNK_ROWS):
+        piece = slice(start, min(start + _CHUNK_ROWS, len(rows)))
+        w, c = (torch.from_numpy(np.array(values[piece])).to(device).double() for values in (rows, parts))
+        pieces = [normalize(w, eps=_EPSILON), config.column_weight * normalize(c, dim=2, eps=_EPSILON).flatten(1)]
+        if config.sum_weight > 0:
+            pieces.append(config.sum_weight * normalize(w + c.sum(1), eps=_EPSILON))
+        yield piece, torch.cat(pieces, dim=1)
 
 
 def has_cuda(device: str) -> bool:
@@ -139,32 +144,6 @@ def has_cuda(device: str) -> bool:
     import torch
 
     return torch.cuda.is_available()
-
-
-def _combine_on_device(rows: Floats, parts: Floats, config: VectorsConfig, device: str) -> Floats:
-    """Return the projection onto the principal axes of the most frequent rows, with all products on a torch device."""
-    import torch
-
-    # The same as `_gram` and `_project`; torch divides and adds in another order, so the last bits differ.
-    def scaled(values: torch.Tensor, weight: float) -> torch.Tensor:
-        """Return vectors of length `weight`, side by side; vectors of zeros stay zero."""
-        lengths = values.norm(dim=-1, keepdim=True)
-        return torch.where(lengths > 0, values / lengths, 0.0).mul_(weight).flatten(1)
-
-    def concatenate(count: int) -> Iterator[torch.Tensor]:
-        """Yield the first rows in chunks, as `_concatenate_parts` returns them, in float64."""
-        for start in range(0, count, _CHUNK_ROWS):
-            piece = slice(start, min(start + _CHUNK_ROWS, count))
-            w, c = (torch.from_numpy(np.array(values[piece])).to(device).double() for values in (rows, parts))
-            pieces = [scaled(w, 1.0), scaled(c, config.column_weight)]
-            if config.sum_weight > 0:
-                pieces.append(scaled(w + c.sum(1), config.sum_weight))
-            yield torch.cat(pieces, dim=1)
-
-    gram = torch.stack([chunk.T @ chunk for chunk in concatenate(min(SVD_ROWS, len(rows)))]).sum(0)
-    axes = find_main_axes(gram.cpu().numpy(), rows.shape[1], power=config.spectrum).astype(np.float32)
-    projection = torch.from_numpy(axes).to(device)
-    return np.concatenate([(chunk.float() @ projection).cpu().numpy() for chunk in concatenate(len(rows))])
 
 
 def find_main_axes(gram: NDArray[np.float64], count: int, *, power: float = 1.0) -> NDArray[np.float64]:

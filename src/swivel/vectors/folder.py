@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts import Matrix, open_matrix
 from swivel.errors import ConfigError, DamagedFolder, StorageError, VocabularyError, clear_errors
 from swivel.runtime.display import escape_controls
 from swivel.storage.arrays import map_tensors
@@ -26,7 +27,6 @@ from swivel.vectors.subwords import Subwords
 from swivel.vectors.vector_table import VectorTable
 
 if TYPE_CHECKING:
-    from swivel.counts import Matrix
     from swivel.vectors.vectors import Vectors
 
 STAGE = "vectors"
@@ -47,7 +47,7 @@ def write_vectors(
 ) -> None:
     """Write all files and the manifest, with further facts.
 
-    `config` and `inputs` identify the job that made the vectors; without them, the folder is nobody's result.
+    `config` and `inputs` identify the job that made the vectors; without them, no command takes it for its result.
     """
     rows = vectors.row_table
     columns = vectors.column_table
@@ -187,8 +187,6 @@ def _map_tensors(file: Path) -> Mapping[str, Floats]:
 
 def find_matrix(vectors: Vectors) -> Matrix | None:
     """Return the matrix in the folder `matrix` beside that of the vectors if they were trained on it, else None."""
-    from swivel.counts import open_matrix
-
     if vectors.path is None:
         return None
     with suppress(StorageError):

@@ -25,7 +25,6 @@ LABEL_BYTES = 150  # memory of a label in a vocabulary, with its entries in dict
 # Keeps 3CosMul from dividing by zero (Levy and Goldberg, 2014).
 EPSILON = np.float32(0.001)
 _CHUNK_ROWS = 16_384
-_GROUP_SIZE = 256  # scores per group; only the highest of each group is compared first
 _MAX_SCORES = 1 << 23  # of a batch of queries: 32 MiB; more take longer, because they leave the caches
 _MIN_QUERIES = 16
 _MANY_QUERIES = 256  # Fewer are not worth a change of the threads of BLAS.
@@ -73,22 +72,10 @@ def best_ids(scores: Floats, count: int) -> NDArray[np.intp]:
     if count == 0:
         return np.empty(0, np.intp)
 
-    # Selecting costs more than one look at each score, so only the groups with the highest maxima are searched: their
-    # maxima are `count` scores that no member of another group exceeds. Groups with an equal maximum may win a tie.
-    groups = len(scores) // _GROUP_SIZE
-    candidates: NDArray[np.intp] = np.arange(len(scores))
-    if groups > count:
-        peaks = scores[: groups * _GROUP_SIZE].reshape(groups, _GROUP_SIZE).max(axis=1)
-        best_groups = np.flatnonzero(peaks >= np.partition(peaks, groups - count)[groups - count])
-        members = (_GROUP_SIZE * best_groups[:, None] + np.arange(_GROUP_SIZE)).ravel()
-        candidates = np.concatenate([members, candidates[groups * _GROUP_SIZE :]])
-
-    # `partition` may return any of several equal scores: keep all of them. Candidates ascend, and the sort is stable.
-    values = scores[candidates]
-    threshold = np.partition(values, len(values) - count)[len(values) - count]
-    is_best = (values >= threshold) & (values > -np.inf)
-    order = np.argsort(-values[is_best], kind="stable")[:count]
-    best: NDArray[np.intp] = candidates[is_best][order]
+    # `partition` may return any of several equal scores: keep all of them. The sort is stable.
+    threshold = np.partition(scores, len(scores) - count)[len(scores) - count]
+    candidates: NDArray[np.intp] = np.flatnonzero((scores >= threshold) & (scores > -np.inf))
+    best: NDArray[np.intp] = candidates[np.argsort(-scores[candidates], kind="stable")[:count]]
     return best
 
 

@@ -281,11 +281,6 @@ class Vectors:
         return np.logical_not(self.vectors.any(axis=1))
 
     @cached_property
-    def _zero_rows(self) -> NDArray[np.intp]:
-        # Far fewer than rows: writing to them is faster than through the mask `is_zero`.
-        return np.flatnonzero(self.is_zero)
-
-    @cached_property
     def zero_columns(self) -> NDArray[np.intp]:
         """The ids of the columns that are all zeros, because they have no counts."""
         return np.flatnonzero(~self._need_columns().values.any(axis=1))
@@ -548,7 +543,7 @@ class Vectors:
 
     def rank_rows(self, scores: Floats, own: Sequence[int], count: int) -> NDArray[np.intp]:
         """Return the ids of the highest scores, without the rows `own` and those of zeros; `scores` is changed."""
-        scores[self._zero_rows] = -np.inf
+        scores[self.is_zero] = -np.inf
         scores[own] = -np.inf
         return search.best_ids(scores, count)
 

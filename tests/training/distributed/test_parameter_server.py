@@ -20,7 +20,7 @@ from stored import folder_of
 from swivel._version import __version__
 from swivel.config import TrainConfig
 from swivel.counts import Matrix
-from swivel.errors import ClusterError, TrainingError
+from swivel.errors import TrainingError
 from swivel.training.backends import ParameterBlock
 from swivel.training.backends.base import BackendSettings, Step
 from swivel.training.backends.reference import ReferenceBackend
@@ -160,12 +160,6 @@ def test_gradients_of_earlier_runs_are_refused_and_a_run_starts_without_gradient
     assert not server.push((0, 0), 9, 1, gradient, 0.1)
     assert server.read((0, 0)).applied == {8}
     assert server.push((0, 0), 7, 2, gradient, 0.1)
-
-
-def test_missing_block_raises_cluster_error() -> None:
-    server, _, _ = start_server(np.random.default_rng(6))
-    with pytest.raises(ClusterError, match="does not have column block 4"):
-        server.fetch((1, 4))
 
 
 def test_server_copies_the_arrays_it_gets() -> None:

@@ -18,16 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.config import CorpusConfig, result_settings
-from swivel.corpus.sources import (
-    PACKED_SUFFIXES,
-    STDIN,
-    FileDigest,
-    digest_sources,
-    fingerprint_sources,
-    is_pipe,
-    list_paths,
-    to_facts,
-)
+from swivel.corpus.sources import PACKED_SUFFIXES, STDIN, is_pipe, list_paths, record_sources
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts.block_layout import Ints, UnitCells
 from swivel.counts.builder import MatrixBuilder, MatrixSpec, building_bytes
@@ -39,7 +30,7 @@ from swivel.counts.importers.import_config import FORMATS, IN_MEMORY, ImportConf
 from swivel.counts.importers.matrix_readers import VOCABULARY, read_label_file
 from swivel.counts.matrix import Matrix, open_matrix
 from swivel.errors import IS_TEXT_HINT, ConfigError, CorpusError, CountsError, StorageError, clear_errors
-from swivel.runtime.options import RunOptions
+from swivel.runtime.options import RunOptions, check_names
 from swivel.runtime.progress import track
 from swivel.runtime.resources import ResourceEstimate, check_libraries
 from swivel.storage.lock import scratch_folder
@@ -107,15 +98,12 @@ def import_counts(
     output = check_output(out, [*origin.local_files, *label_files], options)
     record: dict[str, Any] = {"config": {"import": result_settings(config)}}
     if output is not None:
-        digests = digest_sources(
-            origin.local_files, known=output, threads=options.thread_count, progress=options.progress
-        )
-        record["inputs"] = origin.fingerprints(digests)
+        inputs, record["facts"] = record_sources(origin.local_files, CorpusConfig(), output, options)
+        record["inputs"] = inputs if origin.is_readable_again else {}
         if record["inputs"] and labels != [None, None]:
             record["inputs"]["labels"] = fingerprint(labels)
         if has_result(output, "matrix", record, options):
             return open_matrix(output)
-        record["facts"] = to_facts(digests)
 
     # The cells of an object whose size is known stay in memory, like the matrix, unless that is stored.
     in_memory = output is None and not origin.files and origin.size is not None
@@ -127,12 +115,7 @@ def import_counts(
 
 def make_config(settings: Mapping[str, Any]) -> ImportConfig:
     """Return the settings of an import; raise ConfigError for a name that is none of them."""
-    names = [field.name for field in dataclasses.fields(ImportConfig)]
-    for setting in settings:
-        if setting in {field.name for field in dataclasses.fields(RunOptions)}:
-            raise ConfigError(f"{setting} does not change the result; pass options=RunOptions({setting}=...)")
-        if setting not in names:
-            raise ConfigError(f"{setting!r} is not a setting of import_counts; the settings are {', '.join(names)}")
+    check_names(settings, ImportConfig)
     if isinstance(settings.get("fields"), (list, tuple)):
         names = [str(name) for name in settings["fields"]]
         if any("," in name for name in names):
@@ -306,11 +289,10 @@ class ImportSource:
         beside = [file.with_name(VOCABULARY) for file in self.files if self.format == "glove"]
         return [*(file for file in self.files if file != STDIN), *(file for file in beside if file.is_file())]
 
-    def fingerprints(self, digests: Mapping[str, FileDigest]) -> dict[str, str]:
-        """Return a fingerprint for each file; an empty dictionary for objects and pipes."""
-        if not self.files or any(map(is_pipe, self.files)):
-            return {}
-        return fingerprint_sources(self.local_files, CorpusConfig(), digests)
+    @property
+    def is_readable_again(self) -> bool:
+        """Whether the source can be compared with what a matrix was made from: not an object or a pipe."""
+        return bool(self.files) and not any(map(is_pipe, self.files))
 
 
 def find_source(source: Any, config: ImportConfig, out: str | Path | None = None) -> ImportSource:

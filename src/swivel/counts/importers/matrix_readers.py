@@ -1,7 +1,6 @@
 """Read matrices, whose cells have positions instead of labels: SciPy, arrays, .npz, Matrix Market, files of GloVe.
 
-- SciPy sparse matrices, dense arrays and .npz files of `scipy.sparse.save_npz`. Nothing is unpickled, and sizes in a
-  file are checked before they are used.
+- SciPy sparse matrices, dense arrays and .npz files of `scipy.sparse.save_npz`, from which SciPy unpickles nothing.
 - Matrix Market files (.mtx) of coordinates. Dense (`array`), complex and skew matrices are rejected.
 - The co-occurrence files of GloVe: cooccurrence.bin (or the shuffled one) with vocab.txt. A record is int32 word, int32
   word, float64 count, little-endian. Words are numbered from 1: word n is line n of the vocabulary. The counts in the
@@ -10,11 +9,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import itertools
 import zipfile
-import zlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -27,11 +24,9 @@ from swivel.corpus.streams import LineBlock, read_table_lines
 from swivel.counts.block_layout import Ints
 from swivel.counts.importers.context import PIECE, ImportChunk, ImportContext, Place, number_places, refuse_ids
 from swivel.counts.importers.delimited import FieldBatch, parse_numbers, split_fields
-from swivel.errors import CountsError, MemoryBudgetError
+from swivel.errors import CountsError, MemoryBudgetError, SwivelError, first_line
 from swivel.runtime.resources import format_bytes
-from swivel.storage.arrays import read_array_header
 
-_MAX_INFLATION = 1_100  # deflate compresses at most 1,032 to 1
 _MEMORY_PER_BYTE = 4  # of an .npz file: its arrays as bytes, and as rows and columns of 64 bits
 _HEADER = "%%MatrixMarket matrix coordinate"
 VOCABULARY = "vocab.txt"  # of GloVe
@@ -53,21 +48,38 @@ def read_sparse(matrix: Any, context: ImportContext) -> Iterator[ImportChunk]:
         import scipy.sparse
 
         matrix = scipy.sparse.csr_array(_check_kind(np.asarray(matrix), name))
-
     rowwise = matrix.tocsr()
-    _check_kind(rowwise.data, name)
-    rows_total, columns_total = rowwise.shape
-    context.set_shape(rows_total, columns_total, name)
-    indptr = np.asarray(rowwise.indptr, np.int64)
+    yield from _read_cells(rowwise, *_find_positions(rowwise), name, context, 1)
 
-    for first in range(0, rowwise.nnz, PIECE):
-        last = min(first + PIECE, rowwise.nnz)
-        rows = _find_rows(indptr, first, last)
-        columns = np.asarray(rowwise.indices[first:last], np.int64)
-        counts = np.asarray(rowwise.data[first:last], np.float64)
-        _check_range(columns, columns_total, "column", _number_values(name, first))
-        yield ImportChunk(rows, columns, counts, partial(_name_cell, rows, columns))
-        context.task.advance(last - first)
+
+def _find_positions(matrix: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the row and the column of each stored value of a SciPy matrix in csr, csc or coo."""
+    if matrix.format == "coo":
+        return matrix.row, matrix.col
+
+    # Not by `tocoo`: the indices of a file may be wrong, and compiled code trusts them.
+    sizes = np.diff(matrix.indptr)
+    majors = np.repeat(np.arange(sizes.size, dtype=matrix.indptr.dtype), sizes)
+    return (majors, matrix.indices) if matrix.format == "csr" else (matrix.indices, majors)
+
+
+def _read_cells(
+    matrix: Any, rows: NDArray[Any], columns: NDArray[Any], name: str, context: ImportContext, share: float
+) -> Iterator[ImportChunk]:
+    """Yield the values of a matrix at these positions; `share` is the progress that one of them makes."""
+    values = _check_kind(matrix.data, name)
+    context.set_shape(matrix.shape[0], matrix.shape[1], name)
+
+    for first in range(0, values.size, PIECE):
+        part = slice(first, first + PIECE)
+        row_ids, column_ids = (np.asarray(positions[part], np.int64) for positions in (rows, columns))
+        for ids, size, kind in ((row_ids, matrix.shape[0], "row"), (column_ids, matrix.shape[1], "column")):
+            is_wrong = (ids < 0) | (ids >= size)
+            refuse_ids(is_wrong, ids, _number_values(name, first), kind, f"in a matrix of {size:,} {kind}s")
+
+        counts = np.asarray(values[part], np.float64)
+        yield ImportChunk(row_ids, column_ids, counts, partial(_name_cell, name, row_ids, column_ids))
+        context.task.advance(share * counts.size)
 
 
 def _check_kind(values: NDArray[Any], name: str) -> NDArray[Any]:
@@ -76,119 +88,42 @@ def _check_kind(values: NDArray[Any], name: str) -> NDArray[Any]:
     return values
 
 
-def _name_cell(rows: Ints, columns: Ints, index: int) -> str:
-    return f"the matrix, row {rows[index]:,}, column {columns[index]:,}"
-
-
-def _find_rows(indptr: Ints, first: int, last: int) -> Ints:
-    """Return the row of each stored cell `first` to `last - 1`."""
-    return np.searchsorted(indptr, np.arange(first, last), side="right") - 1
-
-
 def _number_values(name: str, first: int) -> Place:
     return lambda index: f"{name}, stored value {first + index:,}"
 
 
-def _check_range(ids: Ints, size: int, kind: str, place: Place) -> None:
-    refuse_ids((ids < 0) | (ids >= size), ids, place, kind, f"in a matrix of {size:,} {kind}s")
-
-
-def _read_member(archive: zipfile.ZipFile, name: str, kinds: str, dimensions: int = 1) -> NDArray[Any]:
-    """Return an array of an .npz file, flat, after its claimed size was compared with that of the file."""
-    try:
-        info = archive.getinfo(f"{name}.npy")
-    except KeyError:
-        raise ValueError(f"no array {name!r}") from None
-
-    archive_size = Path(str(archive.filename)).stat().st_size
-    if info.compress_size > archive_size or info.file_size > _MAX_INFLATION * (info.compress_size + 1):
-        raise ValueError(f"array {name!r} claims {info.file_size:,} bytes")
-    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # NumPy writes no others
-        raise ValueError(f"array {name!r} has an unsupported compression")
-
-    file = archive.open(info)
-    header = read_array_header(file)
-    if header.nbytes > info.file_size:
-        raise ValueError(f"array {name!r} claims {header.size:,} values in {info.file_size:,} bytes")
-    if len(header.shape) != dimensions or header.dtype.kind not in kinds:
-        raise ValueError(f"array {name!r} is {header.dtype} with {len(header.shape)} dimensions")
-
-    data = file.read(header.nbytes)
-    if len(data) != header.nbytes:
-        raise ValueError(f"array {name!r} ends after {len(data)} of {header.nbytes} bytes")
-    return np.frombuffer(data, header.dtype)
-
-
-def _read_ids(archive: zipfile.ZipFile, name: str) -> Ints:
-    values = _read_member(archive, name, "iu")
-    if values.dtype.kind == "u" and values.size and int(values.max()) >= 1 << 63:
-        raise ValueError(f"index {values.max()} does not fit in 63 bits")
-    return values.astype(np.int64)
-
-
-@contextlib.contextmanager
-def _open_archive(file: Path) -> Iterator[zipfile.ZipFile]:
-    """Open an .npz file; errors become a CountsError with its name."""
-    try:
-        with zipfile.ZipFile(file) as archive:
-            yield archive
-    except CountsError:
-        raise
-    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError, MemoryError) as error:
-        # The system has no memory left, or zlib: then the file may be whole.
-        if isinstance(error, MemoryError) or getattr(error, "errno", 0) == errno.ENOMEM or "Error -4 " in str(error):
-            raise MemoryBudgetError(f"{file}: there is not enough memory to decompress it") from error
-        raise CountsError(f"{file}: not an .npz file of scipy.sparse, or damaged ({error})") from error
+def _name_cell(name: str, rows: Ints, columns: Ints, index: int) -> str:
+    return f"{name}, row {rows[index]:,}, column {columns[index]:,}"
 
 
 def read_npz(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
     """Yield the cells of a file written by `scipy.sparse.save_npz`: csr, csc or coo."""
-    with _open_archive(file) as archive:
-        needed = _MEMORY_PER_BYTE * sum(info.file_size for info in archive.infolist())
+    import scipy.sparse
+
+    try:
+        with zipfile.ZipFile(file) as archive:
+            needed = _MEMORY_PER_BYTE * sum(info.file_size for info in archive.infolist())
         if needed > context.memory_bytes:
             raise MemoryBudgetError(
                 f"{file}: reading the matrix needs {format_bytes(needed)} of memory; pass a larger memory",
                 argument="memory",
             )
 
-        kind = str(_read_member(archive, "format", "SU", dimensions=0).astype(str)[0])
-        shape = _read_ids(archive, "shape").tolist()
-        if len(shape) != 2 or min(shape) < 0:
-            raise ValueError(f"shape is {' x '.join(map(str, shape))}")
-        if kind not in ("csr", "csc", "coo"):
-            raise CountsError(f"{file}: unsupported matrix format {kind[:20]!r}; save it as csr, csc or coo")
+        matrix = scipy.sparse.load_npz(file)
+        if matrix.format not in ("csr", "csc", "coo") or matrix.ndim != 2:
+            raise CountsError(f"{file}: unsupported matrix format {matrix.format!r}; save it as csr, csc or coo")
+        rows, columns = _find_positions(matrix)
 
-        context.set_shape(shape[0], shape[1], str(file))
-        data = _read_member(archive, "data", "biuf")
-        if kind == "coo":
-            rows = _read_ids(archive, "row")
-            columns = _read_ids(archive, "col")
-        else:
-            columns = _read_ids(archive, "indices")
-            rows = _find_rows(_read_pointers(archive, shape[kind == "csc"], data.size), 0, data.size)
-        if not rows.size == columns.size == data.size:
-            raise ValueError(f"{rows.size:,} rows, {columns.size:,} columns and {data.size:,} values")
-        if kind == "csc":
-            rows, columns = columns, rows
+    except SwivelError:
+        raise
+    except Exception as error:  # NumPy and SciPy raise any class of error for damage.
+        # The system has no memory left, or zlib: then the file may be whole.
+        if isinstance(error, MemoryError) or getattr(error, "errno", 0) == errno.ENOMEM or "Error -4 " in str(error):
+            raise MemoryBudgetError(f"{file}: there is not enough memory to decompress it") from error
+        reason = f"not an .npz file of scipy.sparse, or damaged ({first_line(error)})"
+        raise CountsError(f"{file}: {reason}") from error
 
-    for first in range(0, data.size, PIECE):
-        part = slice(first, first + PIECE)
-        place = _number_values(str(file), first)
-        _check_range(rows[part], shape[0], "row", place)
-        _check_range(columns[part], shape[1], "column", place)
-        counts = data[part].astype(np.float64)
-        yield ImportChunk(rows[part], columns[part], counts, place)
-        context.task.advance(file.stat().st_size * counts.size / data.size)
-
-
-def _read_pointers(archive: zipfile.ZipFile, majors: int, size: int) -> Ints:
-    """Return the pointers of csr or csc."""
-    pointers = _read_ids(archive, "indptr")
-    if pointers.size != majors + 1:
-        raise ValueError(f"{pointers.size:,} pointers for {majors:,} rows or columns")
-    if pointers[0] != 0 or pointers[-1] != size or (np.diff(pointers) < 0).any():
-        raise ValueError("the pointers do not increase from 0 to the number of values")
-    return pointers
+    yield from _read_cells(matrix, rows, columns, str(file), context, file.stat().st_size / max(matrix.nnz, 1))
 
 
 def read_market(file: Path, context: ImportContext) -> Iterator[ImportChunk]:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from swivel.counts import BlockCells
 from swivel.runtime.parallel import restoring
-from swivel.runtime.resources import count_torch_threads
 from swivel.training.backends.base import ArrayBackend, BackendSettings, Gradients, ParameterBlock, Sides
 from swivel.training.objective import Loss
 from swivel.training.objective_torch import (
@@ -39,7 +38,8 @@ class TorchBackend(ArrayBackend):
         self.settings = settings
         self._open = contextlib.ExitStack()
         self._open.enter_context(restoring(torch.get_num_threads, torch.set_num_threads))
-        torch.set_num_threads(count_torch_threads(settings.threads))
+        # Not more than before: a process that was forked after torch was loaded has one thread.
+        torch.set_num_threads(min(settings.threads, torch.get_num_threads()))
         self.device = torch.device(settings.device)
         self._operand_dtype = getattr(torch, settings.dtype)
         self._sum_dtype = torch.float32 if self.device.type == "mps" else torch.float64  # MPS has no float64

@@ -30,7 +30,6 @@ from swivel.counts import open_matrix
 from swivel.errors import ClusterError, TrainingError, first_line
 from swivel.runtime.options import ClusterConfig
 from swivel.runtime.ray import await_reply, fetch, kill_actor
-from swivel.runtime.resources import keep_freed_memory
 from swivel.storage.lock import scratch_folder
 from swivel.training.backends import ParameterBlock, Step
 from swivel.training.backends.base import Gradients
@@ -96,14 +95,14 @@ class Server:
 
     def fetch(self, part: Part) -> Array:
         """Return the vectors of a block."""
-        return self.read(part).vectors
+        return self._blocks[part].vectors
 
     def push(self, part: Part, other: int, run_id: int, gradient: Array, learning_rate: float) -> bool:
         """Take a step of the optimizer, with the gradient of the block that has `other` on the other side.
 
         Return False if the gradient was applied before, or belongs to an earlier call of `run`.
         """
-        block = self.read(part)
+        block = self._blocks[part]
         if run_id > block.run_id:
             block.run_id = run_id
             block.applied.clear()
@@ -117,9 +116,6 @@ class Server:
 
     def read(self, part: Part) -> ServedBlock:
         """Return a block, not a copy; Ray copies what it sends to another process."""
-        if part not in self._blocks:
-            side = ("row", "column")[part[0]]
-            raise ClusterError(f"this server does not have {side} block {part[1]}")
         return self._blocks[part]
 
 
@@ -258,7 +254,6 @@ class Worker:
         self, path: Path, fingerprint: str, config: TrainConfig, plan: TrainingPlan, threads: int, version: str
     ) -> str:
         """Open the matrix, re-block it if necessary, and create the backend; return its description."""
-        keep_freed_memory()
         if version != __version__:
             raise TrainingError(
                 f"a worker has Swivel {__version__}, the command has {version}; install the same version on all nodes"

@@ -42,7 +42,7 @@ class RingExecutor(LocalExecutor):
 
     One thread of each rank makes all calls. `_row_owners` and `_column_owners` say which rank has the parameters of a
     block. While a column block is in `_arriving`, neither the sender's nor the receiver's backend has it. All ranks
-    plan the same moves from the same order, so that sends and receives match without a request.
+    plan the same moves from the same order, so that what one rank sends another one expects, without a request.
     """
 
     in_place = False  # The leader gathers what the ranks have.

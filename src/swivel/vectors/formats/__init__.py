@@ -272,7 +272,7 @@ def _check_target(vectors: Vectors, path: Path, name: str, *, overwrite: bool) -
         if name == "npy":
             outputs = array_files.npy_outputs(vectors, path)
         elif name == "swivel":
-            outputs = (path / MANIFEST,)  # A folder without a manifest is nobody's result.
+            outputs = (path / MANIFEST,)  # A folder without a manifest holds no result.
         if not overwrite and any(output.exists() for output in outputs):
             if (path / MANIFEST).exists():
                 sweep_folder(path)

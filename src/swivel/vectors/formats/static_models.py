@@ -5,7 +5,7 @@ the mean of its token vectors. The last row is zero and stands for unknown words
 weights, without the common component, so that this mean is the vector of `Vectors.encode` with guess=False, for texts
 without phrases.
 
-`tokenizer.json` is a file of the Hugging Face tokenizers library. It splits a text into words as `find_tokenizer` says,
+`tokenizer.json` is a file of the library tokenizers. It splits a text into words as `find_tokenizer` says,
 but does not join phrases. Labels with white space inside are matched before the text is split.
 """
 
