@@ -288,7 +288,7 @@ CONSTANTS: dict[str, dict[str, Any]] = {
         "SPECTRUM_DIMS": 128,
         "STRUCTURE_POWER": 0.65,
         "LEADING_DIMS": 8,
-        "MIN_FACTOR": 0.2,
+        "MIN_FACTOR": 0.68,
         "ITERATIONS": 2,
         "SPARE_DIMS": 16,
         "MAX_SPECTRUM_CELLS": 10_000_000,

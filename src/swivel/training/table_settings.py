@@ -27,7 +27,7 @@ STRENGTH = 0.77  # times the noise
 SPECTRUM_DIMS = 128  # singular values that are looked at, whatever the dimensions of the vectors
 STRUCTURE_POWER = 0.65  # of the ratio of their squares in noise and in the table
 LEADING_DIMS = 8  # of them that are left out of the ratio: a few large ones say little about the others
-MIN_FACTOR = 0.2  # of a table that has far more structure than any that was seen
+MIN_FACTOR = 0.68  # tables with more structure need about as much decay: Gowalla, Yelp2018
 ITERATIONS = 2  # of the estimate of singular values
 SPARE_DIMS = 16  # additional dimensions make the singular values of a random projection more exact
 # Larger tables are represented by a sample of their rows.
