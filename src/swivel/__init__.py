@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from swivel.counts import MatrixSpec as MatrixSpec
     from swivel.counts import open_matrix as open_matrix
     from swivel.counts.importers import import_counts as import_counts
+    from swivel.counts.importers import walk_counts as walk_counts
     from swivel.errors import SwivelError as SwivelError
     from swivel.estimator import SwivelEmbedding as SwivelEmbedding
     from swivel.evaluation import evaluate as evaluate
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "swivel.corpus.vocabulary": ("Vocabulary",),
     "swivel.counts": ("Matrix", "MatrixBuilder", "MatrixSpec", "open_matrix"),
-    "swivel.counts.importers": ("import_counts",),
+    "swivel.counts.importers": ("import_counts", "walk_counts"),
     "swivel.errors": ("SwivelError",),
     "swivel.estimator": ("SwivelEmbedding",),
     "swivel.evaluation": ("evaluate", "evaluate_ranking", "evaluate_texts"),
