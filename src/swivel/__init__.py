@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from swivel.errors import SwivelError as SwivelError
     from swivel.estimator import SwivelEmbedding as SwivelEmbedding
     from swivel.evaluation import evaluate as evaluate
+    from swivel.evaluation import evaluate_labels as evaluate_labels
+    from swivel.evaluation import evaluate_links as evaluate_links
     from swivel.evaluation import evaluate_ranking as evaluate_ranking
     from swivel.evaluation import evaluate_texts as evaluate_texts
     from swivel.explorer.maps import make_map as make_map
@@ -50,7 +52,7 @@ _NAMES = {
     "swivel.counts.importers": ("import_counts", "walk_counts"),
     "swivel.errors": ("SwivelError",),
     "swivel.estimator": ("SwivelEmbedding",),
-    "swivel.evaluation": ("evaluate", "evaluate_ranking", "evaluate_texts"),
+    "swivel.evaluation": ("evaluate", "evaluate_labels", "evaluate_links", "evaluate_ranking", "evaluate_texts"),
     "swivel.explorer.maps": ("make_map",),
     "swivel.pipeline.add": ("add",),
     "swivel.pipeline.count": ("count", "find_phrases"),
