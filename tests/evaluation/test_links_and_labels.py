@@ -69,6 +69,9 @@ def test_held_out_edges_are_ranked_above_other_pairs() -> None:
     report = links.evaluate_links(vectors, pairs[::2], swivel.import_counts(pairs[1::2], sides="undirected"))
     assert (report.edges, report.auc, report.average_precision, report.hits) == (10, 1, 1, 1)
     assert links.evaluate_links(vectors, [("0", "6"), ("1", "7")], None, k=1).auc < 1
+    # A node of zeros had no edges in the training.
+    empty = make_vectors(np.concatenate([vectors.vectors, np.zeros((1, 2))]))
+    assert links.evaluate_links(empty, [*pairs[::2], ("0", "10")]).edges == 10
     with pytest.raises(EvaluationError, match="held_out has no edges of two known nodes"):
         links.evaluate_links(vectors, [("0", "zebra")])
 

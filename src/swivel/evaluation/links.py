@@ -56,7 +56,7 @@ def evaluate_links(
         Vectors of the nodes, or their file or folder.
     held_out
         The edges that were not trained with: a matrix, or what `swivel.import_counts` reads. Edges of nodes without a
-        vector are left out.
+        vector, or with one of zeros because they had no other edges, are left out.
     matrix
         The graph that was trained with, or its folder: its edges are no pairs without an edge. By default the folder
         `matrix` beside that of the vectors.
@@ -100,7 +100,8 @@ def _place_edges(vectors: Vectors, matrix: Matrix) -> Ints:
     import scipy.sparse
 
     cells = scipy.sparse.coo_array(matrix.to_scipy() if matrix.edges is None else matrix.edges)
-    ids = vectors.vocabulary.ids
+    has_vector = vectors.vectors.any(axis=1)
+    ids = {label: number for label, number in vectors.vocabulary.ids.items() if has_vector[number]}
     sides = zip((matrix.rows, matrix.columns), cells.coords, strict=True)
     ends = np.array([np.array([ids.get(label, -1) for label in labels])[ends] for labels, ends in sides])
     return np.asarray(ends[:, (ends >= 0).all(axis=0)])
