@@ -329,6 +329,7 @@ CONSTANTS: dict[str, dict[str, Any]] = {
         "MAX_DENSITY_RATIO": 4.0,
         "POPULAR_COLUMNS": 20,
     },
+    "swivel.evaluation.labels": {"SPLITS": 5, "PENALTIES": (1.0, 10.0, 100.0), "CHECKED": 0.2},
     "swivel.pipeline.tune": {
         "HELD_OUT": 0.1,
         "MAX_ROWS": 50_000,

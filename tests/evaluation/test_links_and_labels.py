@@ -130,9 +130,9 @@ def test_nodes_are_not_recommended_to_themselves_or_their_neighbors() -> None:
     for matrix in (swivel.walk_counts(pairs, window=3), swivel.import_counts(pairs, format="edges")):
         recommender = swivel.Recommender(swivel.train(matrix, dim=16, epochs=2), matrix)
         neighbors = {b for a, b in pairs if a == "7"} | {a for a, b in pairs if b == "7"}
-        found = {each.column for each in recommender.recommend("7", 30)}
+        found = {label for label, *_ in recommender.recommend("7", 30)}
         assert len(found) == 30 and not found & (neighbors | {"7"})
-        everyone = {each.column for each in recommender.recommend("7", NODES, exclude_seen=False)}
+        everyone = {label for label, *_ in recommender.recommend("7", NODES, exclude_seen=False)}
         assert neighbors | {"7"} <= everyone
 
 

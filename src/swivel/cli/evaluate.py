@@ -45,7 +45,11 @@ output_file = output_option("picture to write: .png, .svg or .pdf", metavar="FIL
 @table_options
 @click.option("--links", metavar="FILE", help="tell edges of a graph that were not trained with from pairs without one")
 @click.option(
-    "--hits", type=int, default=50, show_default=True, help="with --links: pairs without an edge that may be above"
+    "--hits",
+    type=int,
+    default=50,
+    show_default=True,
+    help="with --links: rank of the pair without an edge that must be below; at most a tenth of them",
 )
 @click.option("--labels", metavar="FILE", help="predict labels of nodes or other rows: a row and a label on each line")
 @click.option(

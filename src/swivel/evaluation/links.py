@@ -32,7 +32,7 @@ class LinkReport:
     auc: float  # probability that an edge has a higher score than a pair without an edge; ties count half
     average_precision: float
     k: int
-    hits: float  # share of the edges whose score is higher than those of all but k pairs without an edge
+    hits: float  # share of the edges whose score is above that of the k-th best pair without an edge
 
     def to_dict(self) -> dict[str, Any]:
         """Return a dictionary for JSON."""
@@ -61,7 +61,7 @@ def evaluate_links(
         The graph that was trained with, or its folder: its edges are no pairs without an edge. By default the folder
         `matrix` beside that of the vectors.
     k
-        How many pairs without an edge may have a higher score than an edge that counts as a hit.
+        An edge whose score is above that of the k-th best pair without an edge is a hit; at most a tenth of the pairs.
     seed
         Of the random pairs.
     settings
@@ -100,7 +100,7 @@ def _place_edges(vectors: Vectors, matrix: Matrix) -> Ints:
     import scipy.sparse
 
     cells = scipy.sparse.coo_array(matrix.to_scipy() if matrix.edges is None else matrix.edges)
-    has_vector = vectors.vectors.any(axis=1)
+    has_vector: Any = np.asarray(vectors.vectors).any(axis=1).tolist()
     ids = {label: number for label, number in vectors.vocabulary.ids.items() if has_vector[number]}
     sides = zip((matrix.rows, matrix.columns), cells.coords, strict=True)
     ends = np.array([np.array([ids.get(label, -1) for label in labels])[ends] for labels, ends in sides])
@@ -139,7 +139,7 @@ def _compare_scores(edges: NDArray[np.float64], others: NDArray[np.float64], k: 
     below = np.searchsorted(ascending, edges, "left")
     not_above = np.searchsorted(ascending, edges, "right")
     auc = float((below + not_above).mean() / (2 * others.size))
-    k = min(k, others.size)
+    k = max(min(k, others.size // 10), 1)
     hits = float((edges > ascending[-k]).mean())
 
     # Precision at each edge, among all pairs with at least its score.
