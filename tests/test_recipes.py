@@ -262,6 +262,8 @@ CONSTANTS: dict[str, dict[str, Any]] = {
     },
     "swivel.counts.importers.walks": {
         "WINDOW": 10,
+        "HUB_SHARE": 0.5,
+        "MIN_HUB_NODES": 1_000,
         "MAX_OPERATIONS": 2e12,
         "MAX_CELLS": 134_217_728,
         "SAMPLED_NODES": 256,

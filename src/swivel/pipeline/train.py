@@ -133,10 +133,10 @@ def _tune_and_train(
 def _choose_recipe(matrix: Matrix, progress: Progress) -> str:
     from swivel.training.table_settings import is_table
 
-    if matrix.edges is not None:
+    if matrix.edges is not None and matrix.edges.nnz < matrix.cell_count:
         recipe, reason = "graph", "counts of walks"
     elif "graph" in matrix.config:
-        recipe, reason = "table", "edges of a graph (import it with walks=0 to count its walks, too)"
+        recipe, reason = "table", "edges of a graph"
     elif is_table(matrix):
         recipe, reason = "table", "rows and columns are of different kinds"
     else:

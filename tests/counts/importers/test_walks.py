@@ -140,6 +140,14 @@ def test_graphs_with_too_many_cells_keep_the_largest(monkeypatch: pytest.MonkeyP
     assert 3_000 < few.cell_count < 5_000 < full.cell_count / 3
 
 
+def test_the_window_is_one_if_a_node_is_connected_to_most_others() -> None:
+    for leaves, others, expected in ((1_200, 800, 1), (900, 1_100, 10), (900, 50, 10)):
+        star = [("hub", f"leaf {leaf}") for leaf in range(leaves)]
+        ring = [(f"other {node}", f"other {(node + 1) % others}") for node in range(others)]
+        matrix = swivel.walk_counts([*star, *ring])
+        assert (matrix.cell_count == matrix.edges.nnz) == (expected == 1)
+
+
 def test_graphs_that_take_too_long_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(walks, "MAX_OPERATIONS", 1_000)
     sampled = swivel.walk_counts(random_graph(50), window=3)

@@ -32,7 +32,11 @@ from swivel.runtime.resources import ResourceEstimate
 from swivel.storage.arrays import ArrayAppender
 from swivel.storage.lock import scratch_folder
 
-WINDOW = 10  # longest walk that is counted, if it is not given
+# Longest walk that is counted, if it is not given: 1 if a node is connected to so large a share of all nodes that two
+# steps lead from nearly every node to every other one (experiments/graphs.md).
+WINDOW = 10
+HUB_SHARE = 0.5
+MIN_HUB_NODES = 1_000  # of a graph to which this applies
 # Expected counts take nodes x edges x steps multiplications, about 2 billion a second on each core.
 MAX_OPERATIONS = 2e12
 MAX_CELLS = 1 << 27  # stored expected counts, of 8 bytes
@@ -102,12 +106,19 @@ def count_walks(graph: Graph, config: WalkConfig, path: Path, record: Mapping[st
     if not graph.adjacency.nnz:
         raise CountsError("there are no edges: a walk cannot leave any node")
 
-    config = dataclasses.replace(config, walks=config.walks or WINDOW)
+    config = dataclasses.replace(config, walks=config.walks or choose_window(graph))
     operations = float(len(graph.nodes)) * graph.adjacency.nnz * ((config.walks or 1) - 1)
     record = {**record, "edges": graph.adjacency}
     if config.is_sampled or (operations > MAX_OPERATIONS and config.smallest_count is None):
         return _count_sampled(graph, config, path, record, options)
     return _count_expected(graph, config, path, record, options)
+
+
+def choose_window(graph: Graph) -> int:
+    """Return the longest walk that is counted if it is not given."""
+    size = len(graph.nodes)
+    has_hub = int(np.diff(graph.adjacency.indptr).max()) > HUB_SHARE * size
+    return 1 if has_hub and size >= MIN_HUB_NODES else WINDOW
 
 
 def step_weight(config: WalkConfig, steps: int) -> float:
@@ -122,7 +133,7 @@ class Blocks:
 
     def __init__(self, graph: Graph, config: WalkConfig) -> None:
         self.size = len(graph.nodes)
-        self.steps = config.walks or WINDOW
+        self.steps = config.walks or 1
         self._weights = [step_weight(config, steps) for steps in range(1, self.steps + 1)]
         self._adjacency = graph.adjacency
         # Row k has the probabilities of the steps that lead to node k.
@@ -221,7 +232,7 @@ def _count_sampled(
 ) -> Matrix:
     from swivel.counts.cooccurrence import count_tokens
 
-    window = config.walks or WINDOW
+    window = config.walks or 1
     if config.step_weights == "geometric":
         raise ConfigError(
             "sampled walks have no geometric step_weights; pass uniform or harmonic ones", argument="step_weights"
