@@ -110,7 +110,7 @@ OTHER_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
             "format": None,
             "sides": None,
             "fields": None,
-            "header": False,
+            "header": None,
             "separator": None,
             "comment": None,
             "largest_basket": 5_000,
