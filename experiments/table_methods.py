@@ -196,7 +196,7 @@ def prepare_swivel(train: Table, dim: int, *, options: RunOptions, tune: bool = 
     """Return Swivel's fit with the recipe `table`: settings follow from the table, or are tuned on a part of it."""
     # Load torch and compile kernels before the time is taken.
     fit_sparse(train, options=replace(options, progress=SILENT), dim=dim, epochs=1)
-    return lambda: Recommender(fit_sparse(train, options=options, dim=dim, tune=tune)).score_rows
+    return lambda: Recommender(fit_sparse(train, options=options, dim=dim, tune=tune), train).score_rows
 
 
 def prepare_popularity(train: Table, dim: int) -> Fit:

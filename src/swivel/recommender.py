@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 KINDS = ("pmi", "log_count", "ranking")
 REASONS = 3  # columns in `because_of`
 SHOWN_LABELS = 5  # of those that a warning is about
+# The links between columns: experiments/tables.md.
+LINK_WEIGHT = 8.0
+LINKS_PER_COLUMN = 100
+MAX_LINKED_COLUMNS = 5_000  # a dense matrix of them is inverted
 
 
 def default_popularity(rows: int, columns: int) -> float:
@@ -47,14 +51,45 @@ def default_popularity(rows: int, columns: int) -> float:
     return min(max(0.5 + 0.2 * math.log(rows / columns), 0.0), 1.0)
 
 
+def find_links(seen: Any) -> Any:
+    """Return what each column says about each other one, as a csr array of shape (n_columns, n_columns).
+
+    A column is predicted from the other columns of a row by ridge regression over all rows of the table `seen`, in
+    closed form (EASE; Steck, 2019). Each column keeps its largest weights. Vectors have few dimensions for all columns;
+    links know pairs of columns that occur together although their vectors are not similar.
+
+    >>> pairs = scipy.sparse.csr_array([[1, 1, 0], [1, 1, 0], [0, 0, 1]])
+    >>> find_links(pairs).toarray()[0].astype(float).round(2).tolist()
+    [0.0, 0.55, 0.0]
+    """
+    cells = scipy.sparse.csr_array(seen.astype(bool).astype(np.float32))
+    products = (cells.T @ cells).toarray()
+    # As much as a column has cells on average.
+    products[np.diag_indices_from(products)] += products.trace() / len(products)
+    weights = np.linalg.inv(products)
+    weights /= -np.diag(weights)
+    np.fill_diagonal(weights, 0)
+
+    if len(weights) > LINKS_PER_COLUMN:
+        sizes = np.abs(weights)
+        weights[sizes < np.partition(sizes, -LINKS_PER_COLUMN, axis=0)[-LINKS_PER_COLUMN]] = 0
+    return scipy.sparse.csr_array(weights)
+
+
 class ColumnRanking:
     """Scores w . c + popularity * log(column sum), which rank the columns of a row.
 
-    `rows` is the number of rows that were trained, on which the default of `popularity` depends.
+    `rows` is the number of rows that were trained, on which the default of `popularity` depends. With `links`
+    (`find_links`), the links from the columns that a row has are added.
     """
 
     def __init__(
-        self, columns: Floats, column_sums: NDArray[np.float64], rows: int, popularity: float | None = None
+        self,
+        columns: Floats,
+        column_sums: NDArray[np.float64],
+        rows: int,
+        popularity: float | None = None,
+        links: Any = None,
     ) -> None:
         if popularity is None:
             popularity = default_popularity(rows, len(columns))
@@ -62,21 +97,33 @@ class ColumnRanking:
             raise ConfigError(f"popularity must be a finite number, got {popularity}", argument="popularity")
 
         self.popularity = popularity
+        self.links = links
         self._columns = columns
         self._is_empty = np.asarray(column_sums) <= 0  # columns without counts are never recommended
         self._biases = (popularity * np.log(np.where(self._is_empty, 1, column_sums))).astype(np.float32)
 
-    def score(self, rows: Floats) -> Floats:
-        """Return the scores of some row vectors with all columns, of shape (len(rows), n_columns)."""
-        return np.asarray(rows @ self._columns.T + self._biases)
+    def score(self, rows: Floats, cells: Any = None) -> Floats:
+        """Return the scores of some row vectors with all columns, of shape (len(rows), n_columns).
+
+        `cells` is a csr matrix of the cells of the rows, if they are known.
+        """
+        scores = np.asarray(rows @ self._columns.T + self._biases)
+        linked = self._follow_links(cells)
+        return scores if linked is None else scores + linked.toarray()
 
     def find_best(
-        self, rows: Floats, count: int, *, seen: Any = None, is_hidden: NDArray[np.bool_] | None = None
+        self,
+        rows: Floats,
+        count: int,
+        *,
+        cells: Any = None,
+        seen: Any = None,
+        is_hidden: NDArray[np.bool_] | None = None,
     ) -> tuple[NDArray[np.intp], Floats]:
         """Return ids and scores of the best columns of each row, of shape (len(rows), count), best first.
 
-        Columns of `is_hidden` and cells of the csr matrix `seen` are left out. Where fewer than `count` columns are
-        left, the id is -1 and the score -inf.
+        Columns of `is_hidden` and cells of the csr matrix `seen` are left out; `cells` are those of the rows. Where
+        fewer than `count` columns are left, the id is -1 and the score -inf.
         """
         check_count(count)
         is_left_out = self._is_empty if is_hidden is None else self._is_empty | is_hidden
@@ -84,7 +131,14 @@ class ColumnRanking:
         excluded: Iterable[Any] = repeat(())
         if seen is not None:
             excluded = (seen.indices[start:stop] for start, stop in pairwise(seen.indptr))
-        return best_rows(self._columns, rows, count, biases=biases, excluded=excluded)
+        linked = self._follow_links(cells)
+        return best_rows(self._columns, rows, count, biases=biases, excluded=excluded, added=linked)
+
+    def _follow_links(self, cells: Any) -> Any:
+        """Return what the links from the cells of some rows add to their scores, a csr matrix, or None."""
+        if self.links is None or cells is None:
+            return None
+        return np.float32(LINK_WEIGHT) * (cells.astype(bool).astype(np.float32) @ self.links)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +169,15 @@ class Recommender:
     vectors
         Vectors trained on a table, or their folder.
     matrix
-        The table, its folder, or a SciPy sparse matrix in the order of the vectors: which columns the known rows have.
-        By default the folder `matrix` beside that of the vectors, if they were trained on it. New rows do not need it.
+        The table, its folder, or a SciPy sparse matrix in the order of the vectors: which columns the known rows have,
+        and the `links` between columns. By default the folder `matrix` beside that of the vectors, if they were trained
+        on it. New rows can do without it.
     popularity
         Factor of the logarithm of a column's sum in the ranking. By default the one that training chose (recipe
         `table`), or one that follows from the numbers of rows and columns; 0 ranks by w . c alone.
+    links
+        Whether to add links between columns to the scores (`find_links`). By default if the vectors are of the recipe
+        `table`, the matrix is known, and it has at most 5,000 columns.
 
     Examples
     --------
@@ -141,6 +199,7 @@ class Recommender:
         matrix: Any = None,
         *,
         popularity: float | None = None,
+        links: bool | None = None,
     ) -> None:
         self.vectors = as_vectors(vectors)
         self.matrix = matrix if matrix is None or is_sparse(matrix) else as_matrix(matrix)
@@ -161,16 +220,28 @@ class Recommender:
         self._columns, self._sums = columns, columns.sums
         if self.matrix is None:
             self.matrix = find_matrix(self.vectors)
-        self._popularity = popularity
-        if popularity is None:
-            popularity = self.vectors.settings.get("ranking", {}).get("popularity")
-        self.ranking = ColumnRanking(self._columns.values, self._sums, len(self.vectors), popularity)
+        if links and self.matrix is None:
+            raise ConfigError("links are found in matrix: pass it", argument="links")
+        self._popularity, self._links = popularity, links
+
+    @cached_property
+    def ranking(self) -> ColumnRanking:
+        """What ranks the columns."""
+        chosen = self.vectors.settings.get("ranking", {})  # by the recipe table
+        popularity = chosen.get("popularity") if self._popularity is None else self._popularity
+        has_links = self._links
+        if has_links is None:
+            is_small = len(self._columns.values) <= MAX_LINKED_COLUMNS
+            has_links = bool(chosen) and is_small and self.matrix is not None and self.vectors.columns_per_row == 0
+        links = find_links(self._seen) if has_links else None
+        return ColumnRanking(self._columns.values, self._sums, len(self.vectors), popularity, links)
 
     @cached_property
     def T(self) -> Recommender:  # noqa: N802 (as in NumPy and pandas)
         """The recommender of rows for columns: who would like a film? All methods have rows and columns swapped."""
         seen = None if self.matrix is None else self._seen.T
-        return Recommender(self.vectors.T, seen, popularity=self._popularity)
+        # Links were measured for columns only.
+        return Recommender(self.vectors.T, seen, popularity=self._popularity, links=self._links or False)
 
     def extend(self, table: Any) -> Recommender:
         """Return a recommender that also has the new rows and columns of a table.
@@ -212,7 +283,7 @@ class Recommender:
             seen = self._seen.copy()
             seen.resize(cells.shape)
             seen = seen + cells
-        return Recommender(vectors, seen, popularity=self.ranking.popularity)
+        return Recommender(vectors, seen, popularity=self.ranking.popularity, links=self._links)
 
     def _extend_rows(self, vocabulary: Vocabulary, counts: Any) -> VectorTable:
         """Return the rows with new ones, which are the last labels of the vocabulary and have these counts."""
@@ -259,7 +330,7 @@ class Recommender:
         names = self._columns.vocabulary.tokens
         is_hidden = None if filter is None else np.array([not filter(name) for name in names])
         # The ranking adds popularity x log x_*j to w . c, in which popular columns are no better than others.
-        ids, scores = self.ranking.find_best(vector, count, seen=excluded, is_hidden=is_hidden)
+        ids, scores = self.ranking.find_best(vector, count, cells=counts, seen=excluded, is_hidden=is_hidden)
 
         return self._describe(ids[0], scores[0], counts)
 
@@ -291,7 +362,7 @@ class Recommender:
         no column is left.
         """
         counts = drop_zeros(counts)
-        return self.ranking.find_best(self.fold_in(counts), count, seen=counts if exclude_seen else None)
+        return self.ranking.find_best(self.fold_in(counts), count, cells=counts, seen=counts if exclude_seen else None)
 
     def recommend_known(
         self, rows: Sequence[Hashable] | None = None, count: int = 10, *, exclude_seen: bool = True
@@ -303,7 +374,7 @@ class Recommender:
         """
         ids = slice(None) if rows is None else self.vectors.find_rows(map(to_label, rows))
         seen = self._excluded[ids] if exclude_seen else None
-        return self.ranking.find_best(self.vectors.rows[ids], count, seen=seen)
+        return self.ranking.find_best(self.vectors.rows[ids], count, cells=self._cells_of(ids), seen=seen)
 
     def similar(self, column: Hashable, count: int = 10) -> list[Neighbor]:
         """Return the columns with the most similar vectors, by cosine."""
@@ -330,7 +401,7 @@ class Recommender:
         if columns is not None:
             ids = np.array([vocabulary.id(to_label(label), kind="columns") for label in columns], np.int64)
         if kind == "ranking":
-            return np.asarray(self.ranking.score(self.vectors.rows[[row_id]])[0, ids])
+            return np.asarray(self.score_rows(np.array([row_id]))[0, ids])
 
         # PMI = log(x D / (x_i* x_*j)), so log x = PMI + log x_i* + log x_*j - log D.
         scores = self._columns.values[ids] @ self.vectors.rows[row_id] + np.float32(self.vectors.shift)
@@ -343,7 +414,7 @@ class Recommender:
 
     def score_rows(self, rows: NDArray[np.int64]) -> Floats:
         """Return the scores of some known rows, by number, with all columns, as `evaluate_ranking` takes them."""
-        return self.ranking.score(self.vectors.rows[rows])
+        return self.ranking.score(self.vectors.rows[rows], self._cells_of(rows))
 
     def evaluate(self, held_out: Any, *, k: int = 20) -> RankingReport:
         """Rank the columns that known rows lack and compare the first k with held-out cells of the same rows.
@@ -386,6 +457,10 @@ class Recommender:
         if isinstance(table, Matrix):
             table = table.to_scipy() if table.edges is None else table.edges
         return scipy.sparse.csr_array(table)
+
+    def _cells_of(self, rows: Any) -> Any:
+        """Return the cells of some known rows, None if they do not matter."""
+        return None if self.ranking.links is None else self._seen[rows]
 
     @cached_property
     def _excluded(self) -> Any:

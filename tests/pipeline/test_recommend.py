@@ -23,7 +23,7 @@ from swivel.cli import cli
 from swivel.counts import open_matrix
 from swivel.errors import ConfigError, SwivelWarning, UnknownToken
 from swivel.estimator import SwivelEmbedding
-from swivel.recommender import ColumnRanking, Recommendation, Recommender, default_popularity
+from swivel.recommender import ColumnRanking, Recommendation, Recommender, default_popularity, find_links
 from swivel.vectors import search
 
 GROUPS = 4
@@ -46,7 +46,7 @@ def table() -> swivel.Matrix:
 
 @pytest.fixture(scope="module")
 def recommender(table: swivel.Matrix) -> Recommender:
-    return Recommender(swivel.train(table, dim=8, backend="cpu", dtype="float32"), table)
+    return Recommender(swivel.train(table, dim=8, backend="cpu", dtype="float32"), table, links=False)
 
 
 def group_of(label: str) -> int:
@@ -537,3 +537,63 @@ def test_labels_that_are_numbers_may_be_given_as_numbers_and_a_data_frame_is_eva
     assert recommender.evaluate(frame[1::2]) == recommender.evaluate(swivel.import_counts(frame[1::2]))
     with pytest.raises(ConfigError):
         recommender.recommend(True)
+
+
+def test_links_are_the_ridge_regression_of_a_column_on_the_others() -> None:
+    table = scipy.sparse.csr_array((np.random.default_rng(3).random((60, 8)) < 0.4) * 3.0)
+    dense = (table.toarray() > 0).astype(float)
+    expected = np.zeros((8, 8))
+    for column in range(8):
+        others = np.delete(np.arange(8), column)
+        products = dense[:, others].T @ dense[:, others] + dense.sum() / 8 * np.eye(7)
+        expected[others, column] = np.linalg.solve(products, dense[:, others].T @ dense[:, column])
+    np.testing.assert_allclose(find_links(table).toarray(), expected, atol=1e-5)
+
+
+def test_a_column_keeps_its_largest_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = scipy.sparse.csr_array((np.random.default_rng(3).random((60, 8)) < 0.4).astype(float))
+    all_links = np.abs(find_links(table).toarray())
+    monkeypatch.setattr("swivel.recommender.LINKS_PER_COLUMN", 3)
+    few_links = np.abs(find_links(table).toarray())
+    np.testing.assert_array_equal((few_links > 0).sum(axis=0), 3)
+    np.testing.assert_allclose(np.sort(few_links, axis=0)[-3:], np.sort(all_links, axis=0)[-3:])
+
+
+def make_pairs() -> swivel.Matrix:
+    """Return a table in which every column has a partner, which is in the same rows but for the last pairs."""
+    rng = np.random.default_rng(1)
+    pairs = rng.random((300, 20)) < 0.15
+    cells = [(f"r{row}", f"{side}{pair}", 1) for row, pair in np.argwhere(pairs).tolist() for side in "ab"]
+    return swivel.import_counts([*cells, ("new", "a3", 1), ("new", "a7", 1)])
+
+
+def test_links_know_pairs_that_vectors_of_one_dimension_do_not() -> None:
+    matrix = make_pairs()
+    vectors = swivel.train(matrix, recipe="table", dim=1)
+    linked, plain = swivel.Recommender(vectors, matrix), swivel.Recommender(vectors, matrix, links=False)
+    assert {each.label for each in linked.recommend("new", 2)} == {"b3", "b7"}
+    assert {each.label for each in plain.recommend("new", 2)} != {"b3", "b7"}
+
+    # All ways to ask have the same scores, for known rows and for new ones.
+    best = linked.recommend("new", 2)
+    ids, scores = linked.recommend_known(["new"], 2)
+    assert [each.score for each in best] == pytest.approx(scores[0].tolist())
+    ranking = linked.score("new", [each.label for each in best], kind="ranking")
+    assert ranking.tolist() == pytest.approx(scores[0].tolist())
+    assert linked.recommend({"a3": 1, "a7": 1}, 2)[0].label in ("b3", "b7")
+    new_ids, _ = linked.recommend_each(matrix.to_scipy()[[matrix.rows.id("new")]], 2)
+    assert set(new_ids[0].tolist()) == set(ids[0].tolist())
+
+
+def test_links_are_for_known_tables_of_few_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix = make_pairs()
+    vectors = swivel.train(matrix, recipe="table", dim=2)
+    assert swivel.Recommender(vectors, matrix).ranking.links is not None
+    assert swivel.Recommender(vectors).ranking.links is None  # The matrix is not known.
+    assert swivel.Recommender(swivel.train(matrix, recipe="default", dim=2), matrix).ranking.links is None
+    with pytest.raises(swivel.SwivelError, match="links are found in matrix: pass it"):
+        swivel.Recommender(vectors, links=True)
+
+    monkeypatch.setattr("swivel.recommender.MAX_LINKED_COLUMNS", 39)
+    assert swivel.Recommender(vectors, matrix).ranking.links is None
+    assert swivel.Recommender(vectors, matrix, links=True).ranking.links is not None

@@ -128,11 +128,18 @@ def _multiply(queries: Floats, rows: Floats, scores: Floats, part: slice) -> Non
 
 
 def best_rows(
-    rows: Floats, queries: Floats, count: int, *, biases: Floats, excluded: Iterable[Sequence[int] | NDArray[Any]]
+    rows: Floats,
+    queries: Floats,
+    count: int,
+    *,
+    biases: Floats,
+    excluded: Iterable[Sequence[int] | NDArray[Any]],
+    added: Any = None,
 ) -> tuple[NDArray[np.intp], Floats]:
     """Return ids and scores of the rows with the highest dot product with each query + bias, as `best_of_each` does.
 
-    Rows with the bias -inf, and for each query the rows in `excluded`, are left out.
+    Rows with the bias -inf, and for each query the rows in `excluded`, are left out. `added` is a csr matrix that is
+    added to the products, of shape (len(queries), len(rows)).
     """
     # The scores of a batch bound the memory. With too few queries in it, a product only waits for the table.
     batch = max(_MAX_SCORES // max(len(rows), 1), _MIN_QUERIES)
@@ -148,6 +155,8 @@ def best_rows(
             chunk = -(-len(piece) // threads) if is_limited else len(piece)
             multiply = partial(_multiply, piece, rows, scores)
             run_in_chunks(multiply, len(piece), rows=chunk, threads=threads)
+        if added is not None:
+            scores += added[start : start + batch].toarray()
         for line, left_out in zip(scores, remaining, strict=False):
             line[np.asarray(left_out, np.intp)] = -np.inf
         parts.append(best_of_each(scores, biases, count))
