@@ -62,7 +62,7 @@ def find_links(seen: Any) -> Any:
     >>> find_links(pairs).toarray()[0].astype(float).round(2).tolist()
     [0.0, 0.55, 0.0]
     """
-    cells = scipy.sparse.csr_array(seen.astype(bool).astype(np.float32))
+    cells = scipy.sparse.csr_array(seen.astype(bool).astype(np.float64))
     products = (cells.T @ cells).toarray()
     # As much as a column has cells on average.
     products[np.diag_indices_from(products)] += products.trace() / len(products)
@@ -73,7 +73,7 @@ def find_links(seen: Any) -> Any:
     if len(weights) > LINKS_PER_COLUMN:
         sizes = np.abs(weights)
         weights[sizes < np.partition(sizes, -LINKS_PER_COLUMN, axis=0)[-LINKS_PER_COLUMN]] = 0
-    return scipy.sparse.csr_array(weights)
+    return scipy.sparse.csr_array(weights.astype(np.float32))
 
 
 class ColumnRanking:
