@@ -152,7 +152,7 @@ vocabulary_option = group_option(
     type=click.Path(path_type=Path),
 )
 RECIPE_HELP = "named settings: paper (as published), fast (the quick one), default (the best vectors known)"
-TABLE_HELP = "table (rows and columns of different kinds)  [default: table for such a matrix, otherwise default]"
+TABLE_HELP = "table (rows and columns of different kinds)  [default: table for such a matrix, otherwise that of the count]"
 text_recipes = click.Choice([name for name in RECIPES if name != "table"])
 recipe_option = click.option("--recipe", type=text_recipes, default="default", show_default=True, help=RECIPE_HELP)
 train_recipe_option = click.option("--recipe", type=click.Choice(list(RECIPES)), help=f"{RECIPE_HELP}, {TABLE_HELP}")
