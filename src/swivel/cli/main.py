@@ -29,7 +29,6 @@ from swivel.cli.terminal import (
     draw_demo,
     draw_facts,
     draw_neighbors,
-    name_program,
     next_command,
     print_message,
     print_result,
@@ -152,7 +151,7 @@ vocabulary_option = group_option(
     type=click.Path(path_type=Path),
 )
 RECIPE_HELP = "named settings: paper (as published), fast (the quick one), default (the best vectors known)"
-TABLE_HELP = "table (rows and columns of different kinds)  [default: table for such a matrix, otherwise that of the count]"
+TABLE_HELP = "table (rows and columns of different kinds)  [default: table for such a matrix, or that of the count]"
 text_recipes = click.Choice([name for name in RECIPES if name != "table"])
 recipe_option = click.option("--recipe", type=text_recipes, default="default", show_default=True, help=RECIPE_HELP)
 train_recipe_option = click.option("--recipe", type=click.Choice(list(RECIPES)), help=f"{RECIPE_HELP}, {TABLE_HELP}")
@@ -242,17 +241,18 @@ def extend(vectors: str, texts: tuple[str, ...], output: str, options: RunOption
 
 
 @cli.command(cls=Command)
-@click.option("-o", "--output", metavar="DIR", help="keep the matrix and the vectors here")
+@click.option(
+    "-o", "--output", metavar="DIR", default="swivel-demo", show_default=True, help="folder of the matrix and vectors"
+)
 @resource_options
 @watching_options
-def demo(output: str | None, options: RunOptions) -> None:
+def demo(output: str, options: RunOptions) -> None:
     """Train the bundled matrix of common English words, and show neighbors and analogies."""
     from swivel.pipeline import demo as sample
 
     result = sample.run_demo(output, options)
     show(result, lambda: draw_demo(result))
-    keep = f"next: {name_program()} demo -o demo, then {name_program()} explore demo/vectors"
-    options.progress.message(next_command("explore", Path(output) / "vectors") if output else keep)
+    options.progress.message(next_command("explore", Path(output) / "vectors"))
 
 
 @cli.command(cls=Command)
