@@ -21,6 +21,7 @@ from swivel.storage.files import create_folder
 from swivel.storage.output_folder import is_own_folder
 from swivel.vectors import search, vector_table
 from swivel.vectors.folder import STAGE, read_vectors, write_vectors
+from swivel.vectors.gensim_names import GensimNames
 from swivel.vectors.search import Floats, Query, as_tokens, scale_to_unit
 from swivel.vectors.subwords import Guess, Guesser, Subwords, fit_subwords
 from swivel.vectors.text_encoder import SMOOTHING, TextEncoder
@@ -38,7 +39,7 @@ class Neighbor(NamedTuple):
     similarity: float
 
 
-class Vectors:
+class Vectors(GensimNames):
     """One vector per row of a count matrix, with the trained model.
 
     Parameters
@@ -450,74 +451,6 @@ class Vectors:
 
         unit = self.unit_vectors[self.find_rows(tokens)]
         return tokens[int(np.argmin(unit @ unit.sum(axis=0)))]
-
-    # Names of gensim's KeyedVectors; docs/from-gensim.md has them all.
-
-    @property
-    def index_to_key(self) -> Sequence[str]:
-        """The tokens in the order of the rows."""
-        return self.vocabulary.tokens
-
-    @property
-    def key_to_index(self) -> Mapping[str, int]:
-        """The row of each token."""
-        return self.vocabulary.ids
-
-    @property
-    def vector_size(self) -> int:
-        """Number of dimensions of a vector."""
-        return self.dim
-
-    def get_vector(self, key: str, norm: bool = False) -> Floats:
-        """Return the vector of a token, scaled to length 1 with `norm`."""
-        return self.vector([key]) if norm else self[key]
-
-    def most_similar(
-        self,
-        positive: Query | None = None,
-        negative: Query | None = None,
-        topn: int = 10,
-        *,
-        restrict_vocab: int | None = None,
-    ) -> list[Neighbor]:
-        """Return the result of `nearest`, called as in gensim: `most_similar(["king", "woman"], ["man"], topn=3)`."""
-        positive, negative = (() if query is None else query for query in (positive, negative))
-        return self.nearest(positive, topn, minus=negative, restrict_vocab=restrict_vocab)
-
-    def most_similar_cosmul(
-        self,
-        positive: Query | None = None,
-        negative: Query | None = None,
-        topn: int = 10,
-        restrict_vocab: int | None = None,
-    ) -> list[Neighbor]:
-        """Return the tokens with the highest 3CosMul scores (`analogy`), of any number of tokens and vectors."""
-        search.check_count(topn)
-        added, subtracted = (search.as_terms(() if query is None else query) for query in (positive, negative))
-        if not added:
-            raise ConfigError("positive must have a token or a vector", argument="positive")
-
-        sides = ([self.unit_vectors @ term for term in self._list_terms(terms)] for terms in (added, subtracted))
-        own = self.find_rows(term for term in added + subtracted if isinstance(term, str))
-        return self._name_best(search.score_products(*sides), own, topn, restrict_vocab)
-
-    def similar_by_word(self, word: str, topn: int = 10, restrict_vocab: int | None = None) -> list[Neighbor]:
-        """Return the tokens nearest to a token."""
-        return self.nearest([word], topn, restrict_vocab=restrict_vocab)
-
-    def similar_by_vector(self, vector: Floats, topn: int = 10, restrict_vocab: int | None = None) -> list[Neighbor]:
-        """Return the tokens nearest to a vector."""
-        return self.nearest(vector, topn, restrict_vocab=restrict_vocab)
-
-    def n_similarity(self, words: Iterable[str], other_words: Iterable[str]) -> float:
-        """Return the cosine of the sums of two lists of tokens, whose vectors are not scaled."""
-        return self.similarity(self[words].sum(axis=0), self[other_words].sum(axis=0))
-
-    def rank(self, key: str, other: str) -> int:
-        """Return the place of a token among the neighbors of `key`, from 1."""
-        cosines = self.unit_vectors @ self.get_vector(key, norm=True)
-        cosines[self.find_row(key)] = -np.inf
-        return 1 + int(np.count_nonzero(cosines > cosines[self.find_row(other)]))
 
     def encode(
         self,
