@@ -278,7 +278,7 @@ def encode_texts(
 
 
 def find_phrases(texts: Texts, *, options: RunOptions | None = None, **settings: Any) -> list[Phrase]:
-    """Return the phrases of a text, highest score first.
+    """Return the phrases of a text, the most frequent ones first.
 
     `texts` and `options` are as in `swivel.count`, `settings` are fields of CorpusConfig; `phrases` is "word2vec" by
     default, or "npmi".
@@ -296,4 +296,5 @@ def find_phrases(texts: Texts, *, options: RunOptions | None = None, **settings:
     reading = {"threads": options.thread_count, "memory_bytes": options.memory_bytes}
     with scratch_folder(Path(tempfile.gettempdir())) as scratch:
         joined: Any = encode_texts(find_texts(texts), config, None, scratch, progress=options.progress, **reading)
-    return sorted(joined.phrases, key=lambda phrase: (-phrase.score, phrase.token))
+    # The highest scores are those of rare names, which few people look for.
+    return sorted(joined.phrases, key=lambda phrase: (-phrase.occurrences, -phrase.score, phrase.token))
