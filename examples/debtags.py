@@ -61,4 +61,6 @@ def fold_tags(matrix: swivel.Matrix, tags: list[str], dim: int) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
     main(*sys.argv[1:])

@@ -164,7 +164,7 @@ def parse(*arguments: str) -> click.Context:
         ),
         (["nearest", "{}", "word"], "manifest.json", ""),
         (["compare", "a", "b", "-o", "{}"], "manifest.json", ""),
-        (["demo"], "manifest.json", ""),
+        (["demo"], "manifest.json", STARTS_OVER),
     ],
 )
 def test_last_line_of_an_interrupted_command_is_true(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,15 @@ def table(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["ingredients", "debtags"])
-def test_an_example_finds_likes_and_the_missing_column(
+def test_an_example_without_arguments_says_how_it_is_called(name: str) -> None:
+    ended = subprocess.run([sys.executable, EXAMPLES / f"{name}.py"], check=False, capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert f"python examples/{name}.py" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("name", ["ingredients", "debtags"])
+def test_an_example_finds_finds_likes_and_the_missing_column(
     name: str, table: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     load_example(name).main(str(table), "a0", dim=4)
@@ -71,7 +81,9 @@ def run_notebook(notebook: Any, folder: Path) -> list[list[Any]]:
 
 @pytest.mark.slow
 def test_the_notebook_of_words_goes_from_text_to_a_map_and_an_evaluation(tmp_path: Path) -> None:
-    outputs = run_notebook(nbformat.read(EXAMPLES / "words.ipynb", as_version=4), tmp_path)
+    notebook = nbformat.read(EXAMPLES / "words.ipynb", as_version=4)
+    for _ in range(2):  # It can be run again.
+        outputs = run_notebook(notebook, tmp_path)
     assert "raised" in outputs[3][-1].data["text/plain"]
     assert "image/png" in outputs[5][-1].data
     assert (tmp_path / "map.html").stat().st_size > 10_000
@@ -159,5 +171,5 @@ with track(RunOptions({}).progress, "counting", 10, "tokens") as task:
     cells = [code.format("", 1.5), code.format("", 0), code.format("progress=False", 1.5)]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     long, short, silent = run_notebook(notebook, tmp_path)
-    assert [each.data["text/html"] for each in long] == [""]  # It was shown, and removed at the end.
+    assert [each.data["text/plain"] for each in long] == [""]  # It was shown, and removed at the end.
     assert short == silent == []

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from docs_world import shorten_demo
 from swivel._version import __version__
 from swivel.cli import cli, main
 from swivel.cli.flags import translate
@@ -111,6 +112,17 @@ def test_training_a_table_says_how_to_recommend(swivel: Run, tmp_path: Path) -> 
     assert command.startswith(f"next: swivel recommend {out} user")
     assert command.endswith(f" --matrix {matrix}")
     assert swivel(*command.split()[2:]).status == 0
+
+
+def test_demo_keeps_its_vectors(swivel: Run, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shorten_demo(monkeypatch, text)
+    ended = swivel("demo", "--no-report")
+    assert ended.status == 0
+    command = ended.err.splitlines()[-1]
+    assert command == "next: swivel explore swivel-demo/vectors"
+    assert len(Vectors.load(command.split()[-1])) == 8
+    assert "swivel-demo/vectors: finished already, nothing to do" in swivel("demo", "--no-report").err
 
 
 def test_run_again_does_nothing(swivel: Run, text: Path, tmp_path: Path) -> None:

@@ -461,7 +461,7 @@ def test_named_pipe_is_read_once_and_never_compared(tmp_path: Path) -> None:
     writer.start()
     assert matrix_of(pipe, tmp_path / "matrix").shape == (2, 8)
     writer.join()
-    with pytest.raises(FolderExists, match="text in memory or from a pipe cannot be compared"):
+    with pytest.raises(FolderExists, match="from an iterator or a pipe cannot be compared"):
         matrix_of(pipe, tmp_path / "matrix")
 
 

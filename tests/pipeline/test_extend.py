@@ -221,8 +221,12 @@ def test_finished_folder_is_not_made_again(folders: dict[str, Path], text: Path,
     assert "finished already, nothing to do" in progress.lines[-1]
     with pytest.raises(FolderExists, match=r"with other settings \(vocabulary.min_count\)"):
         extend(folders["fast"], text, tmp_path / "out", min_count=3)
-    with pytest.raises(FolderExists, match="in memory or from a pipe cannot be compared"):
-        extend(folders["fast"], NEW_TEXT, tmp_path / "out")
+    with pytest.raises(FolderExists, match="from an iterator or a pipe cannot be compared"):
+        extend(folders["fast"], iter(NEW_TEXT), tmp_path / "out")
+
+    extend(folders["fast"], NEW_TEXT, tmp_path / "out", overwrite=True)
+    extend(folders["fast"], list(NEW_TEXT), tmp_path / "out", progress=progress)
+    assert "finished already, nothing to do" in progress.lines[-1]
 
 
 def test_failure_leaves_no_folder_that_looks_finished(folders: dict[str, Path], tmp_path: Path) -> None:

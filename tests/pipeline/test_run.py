@@ -19,7 +19,15 @@ from swivel.config import RECIPES
 from swivel.corpus.sources import Texts
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
-from swivel.errors import ConfigError, CorpusError, CountsError, FolderExists, StorageError, VocabularyError
+from swivel.errors import (
+    ConfigError,
+    CorpusError,
+    CountsError,
+    FolderExists,
+    StorageError,
+    SwivelWarning,
+    VocabularyError,
+)
 from swivel.pipeline.count import count
 from swivel.pipeline.run import run
 from swivel.pipeline.train import train
@@ -99,7 +107,6 @@ def test_settings_of_every_stage_are_taken_by_name(text: Path, tmp_path: Path) -
         (lambda: run("nowhere", "nowhere", workers=3), "'workers' .*; did you mean threads?"),
         (lambda: run("nowhere", "nowhere", windw=3), "did you mean window?"),
         (lambda: run("nowhere", "nowhere", dimm=3), "'dimm' is not a setting here; did you mean dim?"),
-        (lambda: run("nowhere", "nowhere", overwrite=True), "pass options=RunOptions"),
     ],
 )
 def test_unknown_setting_is_refused_with_a_hint(call: Callable[[], object], message: str) -> None:
@@ -248,8 +255,54 @@ def test_finished_folder_of_another_stage_is_refused(text: Path, tmp_path: Path)
 
 def test_finished_folder_is_refused_before_a_text_in_memory_is_read(text: Path, tmp_path: Path) -> None:
     count(text, tmp_path / "matrix")
-    with pytest.raises(FolderExists, match="in memory or from a pipe cannot be compared"):
+    with pytest.raises(FolderExists, match="from an iterator or a pipe cannot be compared"):
         count(iter(LINES), tmp_path / "matrix")
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array, lambda lines: [line.split() for line in lines]])
+def test_a_call_with_the_same_texts_in_memory_is_finished(kind: Callable[[list[str]], Any], tmp_path: Path) -> None:
+    for stage in (count, run):
+        out = tmp_path / stage.__name__
+        stage(kind(LINES), out, min_count=1, **(QUICK if stage is run else {}))
+        before = times(out)
+        stage(kind(LINES), out, min_count=1, **(QUICK if stage is run else {}))
+        assert times(out) == before
+    with pytest.raises(FolderExists, match="finished already from other inputs"):
+        count(kind([*LINES[1:], "a log"]), tmp_path / "count", min_count=1)
+    assert count(kind(LINES[1:]), tmp_path / "count", min_count=1, overwrite=True).path == tmp_path / "count"
+
+
+def test_without_a_folder_the_vectors_are_those_of_one(text: Path, tmp_path: Path, temporaries: Path) -> None:
+    stored = run(text, tmp_path / "out", min_count=1, **QUICK)
+    for texts in (LINES, text):
+        vectors = run(texts, min_count=1, **QUICK)
+        assert vectors.path is None
+        assert bits(vectors) == bits(stored)
+    assert list(temporaries.iterdir()) == []
+
+
+@pytest.mark.parametrize("recipe", ["default", "fast", "paper"])
+def test_training_takes_the_recipe_that_a_text_was_counted_with(recipe: str) -> None:
+    matrix = count(LINES, recipe=recipe, min_count=1)
+    heard = MessageRecorder()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        vectors = train(matrix, progress=heard, **QUICK)
+    assert bits(vectors) == bits(train(matrix, recipe=recipe, **QUICK))
+    assert any(f"with the recipe {recipe}" in line for line in heard.lines) == (recipe != "default")
+
+
+def test_a_flat_list_of_words_gets_a_warning() -> None:
+    words = [word for line in LINES for word in line.split()]
+    with pytest.raises(CountsError, match="every line has only one word, so no words occur together"):
+        count(words, min_count=1)
+    with pytest.warns(SwivelWarning, match="nearly every line has only one word.*pass tokens as one list per text"):
+        count([*words, "cat/dog"], min_count=1)
+
+
+def test_training_takes_the_matrix_in_the_folder_of_a_run(text: Path, tmp_path: Path) -> None:
+    trained = run(text, tmp_path / "work", min_count=1, **QUICK)
+    assert bits(train(tmp_path / "work", **QUICK)) == bits(trained)
 
 
 def test_overwrite_makes_finished_stages_again(text: Path, tmp_path: Path) -> None:

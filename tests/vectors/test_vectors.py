@@ -70,8 +70,8 @@ def test_a_query_may_be_a_generator_of_tokens() -> None:
     vectors = make_vectors()
     assert vectors.nearest(iter(["king", "woman"]), minus=iter(["man"])) == vectors.nearest("king - man + woman")
     assert vectors[iter(["king", "man"])].tolist() == vectors[["king", "man"]].tolist()
-    with pytest.raises(ConfigError, match="a query must be a token, several tokens or a vector"):
-        vectors.nearest(number for number in (1.0, 2.0, 3.0))  # type: ignore[misc]
+    numbers: Any = (number for number in (1.0, 2.0, 3.0))
+    assert vectors.nearest(numbers) == vectors.nearest(np.array([1.0, 2.0, 3.0]))
 
 
 def test_an_empty_array_is_a_vector_of_wrong_shape() -> None:
@@ -209,10 +209,13 @@ def test_invalid_queries_raise_errors() -> None:
         vectors.nearest(np.ones(2))
     with pytest.raises(ConfigError, match="finite"):
         vectors.nearest(np.array([np.nan, 0, 0]))
-    with pytest.raises(ConfigError, match="a token, several tokens or a vector"):
-        vectors.nearest(["king", 1.0])  # type: ignore[list-item]
-    with pytest.raises(ConfigError, match="minus must be tokens"):
-        vectors.nearest("king", minus=np.ones(3))
+    for query in (["king", 1.0], ["king", object()], 3):
+        with pytest.raises(ConfigError, match="a query must be a token, a vector, or a list of them"):
+            vectors.nearest(query)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="restrict_vocab must be a positive integer, got 0"):
+        vectors.nearest("king", restrict_vocab=0)
+    with pytest.raises(ConfigError, match="positive must have a token or a vector"):
+        vectors.most_similar_cosmul(negative=["king"])
 
 
 def test_signs_of_expressions_need_spaces_around_them() -> None:
@@ -358,12 +361,17 @@ def test_scikit_learn_takes_vectors_as_a_matrix() -> None:
     assert np.allclose(PCA(2).fit_transform(make_vectors()), PCA(2).fit_transform(TABLE))
 
 
-def test_most_similar_doesnt_match_and_distance_answer_as_gensim_does() -> None:
+def make_pair() -> tuple[list[str], Vectors, Any]:
+    """Return 50 words with random vectors, and the same in gensim."""
     from swivel.vectors.formats import to_gensim
 
     words = [f"w{n}" for n in range(50)]
     vectors = make_vectors(np.random.default_rng(5).standard_normal((50, 8)).astype(np.float32), words)
-    keyed = to_gensim(vectors)
+    return words, vectors, to_gensim(vectors)
+
+
+def test_most_similar_doesnt_match_and_distance_answer_as_gensim_does() -> None:
+    words, vectors, keyed = make_pair()
 
     def check(*query: Any, **named: Any) -> None:
         ours, theirs = vectors.most_similar(*query, **named), keyed.most_similar(*query, **named)
@@ -375,9 +383,49 @@ def test_most_similar_doesnt_match_and_distance_answer_as_gensim_does() -> None:
     check(positive=["w1"], negative=["w2", "w9"], topn=3)
     check(negative=["w4"])
     check(vectors["w7"], topn=5)
+    check(["w1", vectors["w7"]], ["w3", vectors["w9"]])
+    check("w3", restrict_vocab=10)
     for start in range(20):
         assert vectors.doesnt_match(words[start : start + 5]) == keyed.doesnt_match(words[start : start + 5])
     assert vectors.distance("w1", "w2") == pytest.approx(keyed.distance("w1", "w2"), abs=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:Call to deprecated")  # in gensim's most_similar_cosmul
+def test_other_methods_of_gensim_give_its_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    words, vectors, keyed = make_pair()
+    monkeypatch.setattr("swivel.vectors.search.EPSILON", np.float32(1e-6))  # gensim's; Levy and Goldberg add 0.001
+
+    def check(ours: Any, theirs: Any) -> None:
+        assert [token for token, _ in ours] == [token for token, _ in theirs]
+        assert [score for _, score in ours] == pytest.approx([score for _, score in theirs], rel=1e-5)
+
+    for model in (vectors, keyed):
+        assert list(model.index_to_key) == words
+        assert dict(model.key_to_index) == {word: row for row, word in enumerate(words)}
+        assert model.vector_size == 8
+    check(vectors.similar_by_word("w3", 4), keyed.similar_by_word("w3", 4))
+    check(vectors.similar_by_word("w3", 4, 9), keyed.similar_by_word("w3", 4, 9))
+    check(vectors.similar_by_vector(vectors["w8"], 4, 9), keyed.similar_by_vector(vectors["w8"], 4, 9))
+    queries: list[Any] = [
+        (["w3"], ["w9"]),
+        (["w1", "w2"], "w9"),
+        (["w1", vectors.vector("w4")], ["w2", "w7"]),
+        ("w5", None),
+    ]
+    for plus, minus in queries:
+        check(vectors.most_similar_cosmul(plus, minus, 5), keyed.most_similar_cosmul(plus, minus, 5))
+    # gensim's method ignores restrict_vocab.
+    everything = vectors.most_similar_cosmul(["w1", "w2"], "w9", 50)
+    first = [near for near in everything if near.token in words[:20]]
+    assert vectors.most_similar_cosmul(["w1", "w2"], "w9", 5, 20) == first[:5]
+
+    some, others = words[3:6], words[8:13]
+    assert vectors.n_similarity(some, others) == pytest.approx(keyed.n_similarity(some, others), abs=1e-6)
+    for word in words[:10]:
+        assert vectors.get_vector(word).tolist() == keyed.get_vector(word).tolist()
+        assert vectors.get_vector(word, norm=True) == pytest.approx(keyed.get_vector(word, norm=True), abs=1e-6)
+        assert vectors.rank("w20", word) == keyed.rank("w20", word)
+    assert vectors.rank("w20", "w20") == keyed.rank("w20", "w20") == 1
 
 
 @pytest.mark.parametrize("kind", [set, iter, tuple, np.array])

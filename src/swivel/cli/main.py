@@ -29,7 +29,6 @@ from swivel.cli.terminal import (
     draw_demo,
     draw_facts,
     draw_neighbors,
-    name_program,
     next_command,
     print_message,
     print_result,
@@ -154,7 +153,7 @@ vocabulary_option = group_option(
 RECIPE_HELP = "named settings: paper (as published), fast (the quick one), default (the best vectors known)"
 TABLE_HELP = (
     "table (rows and columns of different kinds, or edges), graph (counts of walks)  [default: table or graph for such "
-    "a matrix, otherwise default]"
+    "a matrix, otherwise that of the count]"
 )
 text_recipes = click.Choice(TEXT_RECIPES)
 recipe_option = click.option("--recipe", type=text_recipes, default="default", show_default=True, help=RECIPE_HELP)
@@ -245,17 +244,18 @@ def extend(vectors: str, texts: tuple[str, ...], output: str, options: RunOption
 
 
 @cli.command(cls=Command)
-@click.option("-o", "--output", metavar="DIR", help="keep the matrix and the vectors here")
+@click.option(
+    "-o", "--output", metavar="DIR", default="swivel-demo", show_default=True, help="folder of the matrix and vectors"
+)
 @resource_options
 @watching_options
-def demo(output: str | None, options: RunOptions) -> None:
+def demo(output: str, options: RunOptions) -> None:
     """Train the bundled matrix of common English words, and show neighbors and analogies."""
     from swivel.pipeline import demo as sample
 
     result = sample.run_demo(output, options)
     show(result, lambda: draw_demo(result))
-    keep = f"next: {name_program()} demo -o demo, then {name_program()} explore demo/vectors"
-    options.progress.message(next_command("explore", Path(output) / "vectors") if output else keep)
+    options.progress.message(next_command("explore", Path(output) / "vectors"))
 
 
 @cli.command(cls=Command)

@@ -29,6 +29,7 @@ from swivel.runtime.parallel import map_in_order
 from swivel.runtime.progress import SILENT, Progress, track
 from swivel.runtime.resources import count_cores
 from swivel.storage.manifest import digest_file, fingerprint, read_manifest
+from swivel.storage.object_digest import digest_object
 from swivel.storage.output_folder import identify, is_own_file, is_own_folder
 
 STDIN = Path("-")
@@ -284,11 +285,12 @@ def fingerprint_sources(
     texts: Texts, config: CorpusConfig, digests: Mapping[str, FileDigest] | None = None
 ) -> dict[str, str]:
     """Return a fingerprint of each source's content and configuration, by file name."""
-    # The location of a file is not included, so that a project may be moved. Iterables and pipes have no fingerprint; a
+    # The location of a file is not included, so that a project may be moved. Iterators and pipes have no fingerprint; a
     # fixed text replaces it. `digests` are those of `digest_sources`, which computes them by default.
     files = files_of(texts)
     if files is None:
-        return {TEXT_IN_MEMORY: TEXT_IN_MEMORY}
+        digest = digest_object(texts)
+        return {TEXT_IN_MEMORY: TEXT_IN_MEMORY if digest is None else fingerprint([digest, fingerprint(config)])}
 
     known = digest_sources(files) if digests is None else digests
     return {name: _fingerprint_file(file, config, known) for name, file in zip(_name_files(files), files, strict=True)}

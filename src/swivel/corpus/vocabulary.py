@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import stat
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +16,15 @@ from numpy.typing import NDArray
 
 from swivel.config import VocabularyConfig
 from swivel.corpus.streams import read_lines
-from swivel.errors import ConfigError, CorpusError, CountsError, UnknownToken, VocabularyError, clear_errors
+from swivel.errors import (
+    ConfigError,
+    CorpusError,
+    CountsError,
+    SwivelWarning,
+    UnknownToken,
+    VocabularyError,
+    clear_errors,
+)
 from swivel.runtime.numbers import is_integer, plural
 from swivel.runtime.resources import check_memory
 
@@ -35,6 +44,7 @@ _MAX_COUNT = (1 << 63) - 1
 _MAX_COUNT_DIGITS = 19
 _LINES_PER_CHECK = 1 << 20
 _BYTES_PER_TOKEN = 200  # of a list: the tokens, and the tables that are made from them
+_FEW_WORDS_PER_UNIT = 1.2  # less than in search queries
 _LONG_TEXT = 1 << 16  # characters; splitting a shorter text takes at most 5 ms
 
 
@@ -315,12 +325,16 @@ def read_tokens(file: Path) -> tuple[str, ...]:
 
 
 def check_units(tokens: int, units: int, unit: str) -> None:
-    """Raise CountsError if every line, sentence or document of a text has only one word."""
+    """Raise CountsError if every line, sentence or document of a text has only one word; warn if nearly all have."""
+    advice = (
+        f"write several words in a {unit}, or, in Python, pass tokens as one list per text, such as [['the', 'cat']]"
+    )
     if 0 < tokens == units:
-        raise CountsError(
-            f"every {unit} has only one word, so no words occur together; write several words in a {unit}, or, in "
-            "Python, pass tokens as one list per text, such as [['the', 'cat']]"
-        )
+        raise CountsError(f"every {unit} has only one word, so no words occur together; {advice}")
+    # A list of words, of which some contain punctuation.
+    if 0 < tokens < _FEW_WORDS_PER_UNIT * units:
+        text = f"nearly every {unit} has only one word, so few words occur together; {advice}"
+        warnings.warn(text, SwivelWarning, stacklevel=3)
 
 
 def describe_text(tokens: int, units: int, unit: str, vocabulary: Vocabulary) -> str:

@@ -31,7 +31,7 @@ from swivel.runtime.display import draw_html
 from swivel.runtime.resources import check_memory
 from swivel.storage.arrays import npy_bytes
 from swivel.storage.files import FolderWriter, create_folder
-from swivel.storage.manifest import REMEDY, Folder, digest_bytes, fingerprint, open_folder
+from swivel.storage.manifest import MANIFEST, REMEDY, Folder, digest_bytes, fingerprint, open_folder
 
 if TYPE_CHECKING:
     import scipy.sparse
@@ -463,7 +463,7 @@ def _fingerprint_contents(matrix: Matrix) -> str:
 
 
 def open_matrix(path: str | Path) -> Matrix:
-    """Return the matrix in a folder; its cells are not read yet.
+    """Return the matrix in a folder, which may be that of a run; its cells are not read yet.
 
     >>> open_matrix("nowhere")
     Traceback (most recent call last):
@@ -473,7 +473,8 @@ def open_matrix(path: str | Path) -> Matrix:
         raise StorageError(
             f"{path}: a file, not a matrix; for text use swivel run, for a table of counts swivel import"
         )
-    folder = open_folder(path, "matrix")
+    inside = Path(path) / STAGE
+    folder = open_folder(inside if (inside / MANIFEST).exists() else path, STAGE)
     try:
         layout = _read_layout(folder.manifest.facts)
     except (KeyError, TypeError, ValueError, AttributeError) as error:

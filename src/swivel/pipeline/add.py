@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from swivel.counts import Matrix, as_matrix, open_matrix
 from swivel.counts.matrix_sum import add_matrices, shared_config
 from swivel.errors import ConfigError
-from swivel.runtime.options import RunOptions
+from swivel.runtime.options import RunOptions, check_names, make_options
 from swivel.runtime.resources import check_libraries
 from swivel.storage.output_folder import check_output, has_result, open_work_folder
 
 
-def add(*matrices: Matrix | str | Path, out: str | Path | None = None, options: RunOptions | None = None) -> Matrix:
+def add(
+    *matrices: Matrix | str | Path, out: str | Path | None = None, options: RunOptions | None = None, **given: Any
+) -> Matrix:
     """Return the sum of matrices, cell by cell of equal labels, in memory or opened from the folder `out`.
 
     Vocabularies may differ: the sum has the labels of all matrices, by decreasing count. Matrices counted from parts
@@ -22,6 +25,8 @@ def add(*matrices: Matrix | str | Path, out: str | Path | None = None, options: 
     ----------
     matrices
         Two or more matrices, or their folders, counted with the same window, weight and columns.
+    options, given
+        As in `swivel.count`.
 
     Examples
     --------
@@ -31,7 +36,8 @@ def add(*matrices: Matrix | str | Path, out: str | Path | None = None, options: 
     >>> total.count("tea", "milk"), total.rows.tokens
     (2.0, ('milk', 'tea', 'sugar'))
     """
-    options = options or RunOptions()
+    options = make_options(options, given)
+    check_names(given)
     if len(matrices) < 2:
         raise ConfigError(f"there must be two or more matrices to add, got {len(matrices)}")
 

@@ -23,10 +23,10 @@ from swivel.corpus.vocabulary import Vocabulary, check_units, choose_vocabulary,
 from swivel.counts import Matrix, open_matrix
 from swivel.counts.cooccurrence import count_tokens, prepare_device
 from swivel.errors import ConfigError
-from swivel.pipeline.settings import TextCounting, given, make_options, resolve_counting
+from swivel.pipeline.settings import TextCounting, given, resolve_counting
 from swivel.runtime.child_process import PROGRESS, ChildProcess, can_start_processes
 from swivel.runtime.numbers import plural
-from swivel.runtime.options import RunOptions, check_names
+from swivel.runtime.options import RunOptions, check_names, make_options
 from swivel.runtime.progress import Progress
 from swivel.runtime.resources import (
     ResourceEstimate,
@@ -83,7 +83,7 @@ def count(
     device
         "auto", "cpu", "cuda", or any device as torch names it.
     options
-        Resources and reporting; `threads`, `memory` and `progress` can be passed as keywords instead.
+        Resources and reporting; its fields, such as `threads` and `overwrite`, can be passed as keywords instead.
     settings
         Other fields of CorpusConfig, VocabularyConfig and CountConfig.
 
@@ -278,7 +278,7 @@ def encode_texts(
 
 
 def find_phrases(texts: Texts, *, options: RunOptions | None = None, **settings: Any) -> list[Phrase]:
-    """Return the phrases of a text, highest score first.
+    """Return the phrases of a text, the most frequent ones first.
 
     `texts` and `options` are as in `swivel.count`, `settings` are fields of CorpusConfig; `phrases` is "word2vec" by
     default, or "npmi".
@@ -287,7 +287,7 @@ def find_phrases(texts: Texts, *, options: RunOptions | None = None, **settings:
     >>> [phrase.token for phrase in find_phrases(text, phrase_threshold=0.1)]
     ['new_york']
     """
-    options = (options or RunOptions()).fix_memory()
+    options = make_options(options, settings).fix_memory()
     check_names(settings, CorpusConfig)
     config = stage_config(CorpusConfig, **{"phrases": "word2vec", **settings})
     if config.phrases not in SCORERS:
@@ -296,4 +296,5 @@ def find_phrases(texts: Texts, *, options: RunOptions | None = None, **settings:
     reading = {"threads": options.thread_count, "memory_bytes": options.memory_bytes}
     with scratch_folder(Path(tempfile.gettempdir())) as scratch:
         joined: Any = encode_texts(find_texts(texts), config, None, scratch, progress=options.progress, **reading)
-    return sorted(joined.phrases, key=lambda phrase: (-phrase.score, phrase.token))
+    # The highest scores are those of rare names, which few people look for.
+    return sorted(joined.phrases, key=lambda phrase: (-phrase.occurrences, -phrase.score, phrase.token))

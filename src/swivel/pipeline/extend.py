@@ -28,7 +28,7 @@ from swivel.counts.cooccurrence import column_vocabulary, count_tokens
 from swivel.errors import ConfigError, VocabularyError
 from swivel.pipeline.count import IDS, encode_texts, file_of, list_tokens, read_beside_device
 from swivel.pipeline.settings import TextCounting, given
-from swivel.runtime.options import RunOptions, check_names
+from swivel.runtime.options import RunOptions, check_names, make_options
 from swivel.runtime.progress import Progress, track
 from swivel.runtime.resources import check_libraries
 from swivel.storage.files import create_folder
@@ -88,7 +88,7 @@ def extend(
     <Vectors of 5 tokens, 4 dimensions, 20 columns>
     """
     check_libraries("extending", needs_torch=True)
-    options = options or RunOptions()
+    options = make_options(options, settings)
     trained = _open_trained(vectors)
     counting = _choose_counting(trained, settings)
 

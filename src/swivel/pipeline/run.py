@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,9 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import StorageError
 from swivel.pipeline.count import count_texts, file_of, list_tokens
 from swivel.pipeline.report_job import REPORT, timed_options
-from swivel.pipeline.settings import make_options, resolve_counting, resolve_training
+from swivel.pipeline.settings import resolve_counting, resolve_training
 from swivel.pipeline.train import train_vectors
-from swivel.runtime.options import RunOptions, check_names
+from swivel.runtime.options import RunOptions, check_names, make_options
 from swivel.runtime.resources import check_libraries
 from swivel.storage.lock import hold_folder
 from swivel.storage.output_folder import refuse_links, refuse_overlap
@@ -26,7 +27,7 @@ OUTPUTS = ("matrix", "vectors", REPORT)  # what a run writes in its folder
 
 def run(
     texts: Texts,
-    out: str | Path,
+    out: str | Path | None = None,
     *,
     recipe: str = "default",
     vocabulary: Vocabulary | Iterable[str] | Path | None = None,
@@ -34,9 +35,9 @@ def run(
     options: RunOptions | None = None,
     **settings: Any,
 ) -> Vectors:
-    """Count and train: text to the matrix `out/matrix` and the vectors `out/vectors`.
+    """Count and train: text to vectors, in memory or in `out/vectors`, beside the matrix `out/matrix`.
 
-    Finished stages are not repeated, and an interrupted one is resumed. With `RunOptions(report=True)` the report
+    With a folder, finished stages are not repeated, and an interrupted one is resumed; with `report=True` the report
     `out/report.html` is written, too.
 
     Parameters
@@ -50,8 +51,8 @@ def run(
     settings
         Settings of any stage, such as `window`, `min_count`, `dim`, `epochs`, `seed` and `device`.
     """
-    path = Path(out)
-    if path.exists() and not path.is_dir():
+    path = None if out is None else Path(out)
+    if path is not None and path.exists() and not path.is_dir():
         raise StorageError(f"{path}: not a folder")
 
     options = make_options(options, settings)
@@ -65,12 +66,13 @@ def run(
     # All that can be wrong with settings and files is reported before the text is read.
     texts = find_texts(texts, path)
     files_read = [*local_files(texts), file_of(vocabulary), counting.corpus.phrase_file, source_of(init)]
-    refuse_overlap([path / name for name in OUTPUTS], files_read)
+    outputs = [] if path is None else [path / name for name in OUTPUTS]
+    refuse_overlap(outputs, files_read)
     word_list = list_tokens(vocabulary)
 
     # One lock for both stages, so that no other command takes the folder between them.
-    refuse_links(path / name for name in OUTPUTS)
+    refuse_links(outputs)
     options = timed_options(path, options)
-    with hold_folder(path):
-        matrix = count_texts(texts, path / "matrix", counting, word_list, options, vocabulary_file=None)
-        return train_vectors(matrix, path / "vectors", *training, options, folder=path, init=start)
+    with contextlib.nullcontext() if path is None else hold_folder(path):
+        matrix = count_texts(texts, path and path / "matrix", counting, word_list, options, vocabulary_file=None)
+        return train_vectors(matrix, path and path / "vectors", *training, options, folder=path, init=start)

@@ -16,9 +16,7 @@ from swivel.config import (
     result_settings,
     stage_config,
 )
-from swivel.runtime.options import RunOptions
 from swivel.runtime.resources import parse_bytes
-from swivel.storage.manifest import limit_threads
 from swivel.vectors import Vectors
 
 
@@ -66,16 +64,3 @@ def given(**settings: Any) -> dict[str, Any]:
     {'window': 5}
     """
     return {name: value for name, value in settings.items() if value is not None}
-
-
-def make_options(options: RunOptions | None, settings: dict[str, Any]) -> RunOptions:
-    """Return the run options, changed by the threads, memory and progress of `settings`, which are removed there.
-
-    >>> settings = {"threads": 1, "window": 5}
-    >>> make_options(RunOptions(threads=2, overwrite=True), settings).threads, settings
-    (1, {'window': 5})
-    """
-    changes = {name: settings.pop(name) for name in ("threads", "memory", "progress") if name in settings}
-    options = dataclasses.replace(options or RunOptions(), **given(**changes))
-    limit_threads(options.thread_count)  # of checksums, which are computed where there are no options
-    return options

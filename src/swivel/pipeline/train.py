@@ -18,8 +18,8 @@ from swivel.counts import Matrix, as_matrix
 from swivel.counts.importers import import_counts
 from swivel.errors import ConfigError, FolderExists, SwivelWarning
 from swivel.pipeline.report_job import ReportJob, timed_options
-from swivel.pipeline.settings import given, make_options, resolve_training
-from swivel.runtime.options import RunOptions, check_names
+from swivel.pipeline.settings import given, resolve_training
+from swivel.runtime.options import RunOptions, check_names, make_options
 from swivel.runtime.progress import Progress
 from swivel.runtime.resources import check_libraries, find_rank, is_leading
 from swivel.runtime.signals import defer_signals
@@ -52,7 +52,7 @@ def train(
     """Train vectors for a matrix and return them, in memory or opened from the folder `out` that they are written to.
 
     With a folder, an interrupted run is resumed from its last checkpoint when the function is called again with the
-    same arguments; Ctrl-C saves one first. With `RunOptions(report=True)` the report `out/report.html` is written, too.
+    same arguments; Ctrl-C saves one first. With `report=True` the report `out/report.html` is written, too.
     A warning says if the matrix was counted with other columns than the recipe has.
 
     Parameters
@@ -61,7 +61,8 @@ def train(
         A matrix, or the folder of one.
     recipe
         Named settings: default, fast, paper, table or graph. By default `table` if rows and columns are things of
-        different kinds or the edges of a graph, `graph` for counts of walks, and otherwise `default`.
+        different kinds or the edges of a graph, `graph` for counts of walks, otherwise the recipe that the text was
+        counted with, or `default` if there was no text.
     init
         Vectors to start from, or the folder of a training run. Words that both have start at their old vectors, other
         words are added, and a third of the epochs is enough. `dim` is that of `init`.
@@ -127,17 +128,26 @@ def _tune_and_train(
 def _choose_recipe(matrix: Matrix, progress: Progress) -> str:
     from swivel.training.table_settings import is_table
 
+    recipe = _find_counted(matrix)
+    reason = "the matrix was counted with its settings"
     if matrix.edges is not None and matrix.edges.nnz < matrix.cell_count:
         recipe, reason = "graph", "counts of walks"
     elif "graph" in matrix.config:
         recipe, reason = "table", "edges of a graph"
     elif is_table(matrix):
         recipe, reason = "table", "rows and columns are of different kinds"
-    else:
-        return "default"
-    if is_leading():
-        progress.message(f"{reason}: training with the recipe {recipe}")
+    if recipe != "default" and is_leading():
+        progress.message(f"training with the recipe {recipe}: {reason}")
     return recipe
+
+
+def _find_counted(matrix: Matrix) -> str:
+    """Return the recipe that a text was counted with; `default` if it was none, or the counts are those of a table."""
+    for recipe in ("default", "paper", "fast"):  # What the recipe fast sets, paper sets, too.
+        stages = [(matrix.config.get(stage, {}), RECIPES[recipe].get(stage, {})) for stage in ("corpus", "count")]
+        if all(recorded.get(name) == value for recorded, values in stages for name, value in values.items()):
+            return recipe
+    return "default"
 
 
 def _compare_recipe(matrix: Matrix, recipe: str) -> None:

@@ -123,6 +123,21 @@ class RunOptions:
         return replace(self, memory=memory_bytes)
 
 
+_OPTION_NAMES = {field.name for field in dataclasses.fields(RunOptions)}
+
+
+def make_options(options: RunOptions | None, settings: dict[str, Any]) -> RunOptions:
+    """Return the run options, changed by those among `settings`, which are removed there.
+
+    >>> settings = {"threads": 1, "overwrite": True, "window": 5}
+    >>> options = make_options(RunOptions(threads=2), settings)
+    >>> options.threads, options.overwrite, settings
+    (1, True, {'window': 5})
+    """
+    changes = {name: settings.pop(name) for name in _OPTION_NAMES & settings.keys()}
+    return replace(options or RunOptions(), **{name: value for name, value in changes.items() if value is not None})
+
+
 # Arguments of gensim's Word2Vec and FastText, by the names that they have here.
 _GENSIM_NAMES = {
     "vector_size": "dim",
@@ -144,7 +159,7 @@ def check_names(settings: Mapping[str, Any], *stages: type[Any]) -> None:
 
 
 def _describe_unknown(setting: str, known: set[str]) -> str:
-    if setting in {field.name for field in dataclasses.fields(RunOptions)}:
+    if setting in _OPTION_NAMES:
         return f"{setting} is a run option, not a setting: pass options=RunOptions({setting}=...)"
     # The likeliest mistakes: a setting of another stage, of another library, or misspelled.
     meant = _GENSIM_NAMES.get(setting, setting)

@@ -333,7 +333,7 @@ def create_display(*, in_notebook: bool = False) -> Any:
             self._drawn_at = time.monotonic()
             with self.console.capture() as text:
                 self.console.print(*self.get_renderables(), sep="\n")
-            return {"text/plain": text.get()}
+            return {"text/plain": text.get().rstrip("\n")}
 
     return (CellBars if in_notebook else BarsWithNotes)(
         TextColumn("{task.description}", markup=False),

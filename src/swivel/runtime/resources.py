@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from swivel.errors import ConfigError, MemoryBudgetError, StorageError
+from swivel.errors import ConfigError, MemoryBudgetError, StorageError, first_line
 
 if TYPE_CHECKING:
     from swivel.runtime.progress import Progress
@@ -46,6 +46,20 @@ _PID_FILES = {"": ("pids.max", "pids.current"), "pids": ("pids.max", "pids.curre
 _MANY_THREADS = 4096  # A larger limit on processes is not worth counting them.
 _PAGE_CACHE = {"inactive_file", "active_file"}  # memory that the system reclaims when it is needed
 _CUDA_DEVICES = ("/dev/nvidiactl", "/dev/dxg")  # one of them exists if CUDA does, on Linux and WSL
+
+
+def explain_device(error: Exception) -> str:
+    """Return in a few words why torch cannot use a device, without its lists of all devices and backends.
+
+    >>> explain_device(RuntimeError("Expected one of cpu, cuda, ipu device type at start of device string: gpu"))
+    'torch knows no device of this name'
+    """
+    line = first_line(error)
+    if line.startswith("Expected one of"):
+        return "torch knows no device of this name"
+    if line.startswith("Could not run"):
+        return "this build of torch does not support it"
+    return line.partition(". ")[0]
 
 
 def count_cores() -> int:

@@ -82,11 +82,11 @@ def has_result(
 
     if not is_comparable:
         raise FolderExists(
-            f"{path}: finished already, and text in memory or from a pipe cannot be compared with what the folder "
-            "was made from; choose another folder or pass overwrite=True"
+            f"{path}: finished already, and what comes from an iterator or a pipe cannot be compared with what the "
+            "folder was made from; choose another folder or pass overwrite=True"
         )
     is_same = (manifest.config, manifest.inputs) == (provenance["config"], provenance["inputs"])
-    if provenance["inputs"] and is_same:
+    if is_same:
         options.progress.message(f"{path}: finished already, nothing to do")
         return True
 

@@ -20,7 +20,7 @@ from typing import Any
 from swivel.config import TrainConfig
 from swivel.counts import Matrix
 from swivel.errors import ConfigError, DamagedFolder, TrainingError
-from swivel.runtime.resources import ResourceEstimate, format_bytes, parse_bytes
+from swivel.runtime.resources import ResourceEstimate, explain_device, format_bytes, parse_bytes
 from swivel.training.backends import Backend, BackendSettings, ZeroSampling
 from swivel.training.checkpoint import saved_bytes
 from swivel.training.objective import find_unit_offsets
@@ -332,8 +332,8 @@ def choose_backend(config: TrainConfig) -> tuple[str, str]:
         kind = torch.device(device).type
         _read_value(device)
     except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
-        line = str(error).splitlines()[0]
-        raise TrainingError(f"device {device!r} cannot be used: {line}; pass device='auto' or device='cpu'") from error
+        why = explain_device(error)
+        raise TrainingError(f"device {device!r} cannot be used: {why}; pass device='auto' or device='cpu'") from error
 
     if kind == "cpu":
         device = "cpu"

@@ -9,7 +9,7 @@ import contextlib
 import re
 from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,8 @@ from swivel.runtime.parallel import run_in_chunks
 from swivel.runtime.resources import check_libraries, check_memory, count_cores
 
 Floats = NDArray[np.float32]
-Query = str | Iterable[str] | NDArray[Any]
+Query = str | Iterable[str] | Iterable[str | NDArray[Any]] | NDArray[Any]
+Term: TypeAlias = Any  # a token, or a vector: an array or a sequence of numbers
 
 LABEL_BYTES = 150  # memory of a label in a vocabulary, with its entries in dictionaries
 # Keeps 3CosMul from dividing by zero (Levy and Goldberg, 2014).
@@ -165,9 +166,15 @@ def best_rows(
     return np.concatenate(ids), np.concatenate(best)
 
 
+def score_products(added: Sequence[Floats], subtracted: Sequence[Floats]) -> Floats:
+    """Return the 3CosMul scores of words with these cosines with what a query adds, and with what it subtracts."""
+    product = np.prod([shift_cosine(cosines) for cosines in added], axis=0)
+    return np.asarray(product / (np.prod([shift_cosine(cosines) for cosines in subtracted], axis=0) + EPSILON))
+
+
 def score_3cosmul(to_a: Floats, to_b: Floats, to_c: Floats) -> Floats:
     """Return the 3CosMul scores for "a is to b as c is to ?" of words with these cosines with a, b and c."""
-    return shift_cosine(to_b) * shift_cosine(to_c) / (shift_cosine(to_a) + EPSILON)
+    return score_products([to_b, to_c], [to_a])
 
 
 def shift_cosine(cosine: Floats) -> Floats:
@@ -181,10 +188,10 @@ def check_scores(scores: Floats) -> None:
         raise ConfigError("scores of these vectors are not finite: train again with a lower learning rate")
 
 
-def check_count(count: int) -> None:
+def check_count(count: int, name: str = "count") -> None:
     """Raise ConfigError if a number of results is not a positive integer."""
     if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
-        raise ConfigError(f"count must be a positive integer, got {count!r}", argument="count")
+        raise ConfigError(f"{name} must be a positive integer, got {count!r}", argument=name)
 
 
 class Expression(NamedTuple):
@@ -227,29 +234,42 @@ def as_tokens(query: Query) -> tuple[str, ...] | None:
         return (query,)
     if not isinstance(query, Iterable) or (isinstance(query, np.ndarray) and query.dtype.kind not in "OTU"):
         return None
-    tokens = tuple(query)  # once, because it may be a generator
+    tokens: tuple[Any, ...] = tuple(query)  # once, because it may be a generator
     return tokens if all(isinstance(token, str) for token in tokens) else None
 
 
-def read_query(
-    query: Query, minus: str | Iterable[str], known: Container[str]
-) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
-    """Return the tokens that a query adds, None for a vector, and those that it subtracts."""
-    subtracted = as_tokens(minus)
-    if subtracted is None:
-        raise ConfigError(f"minus must be tokens, got {minus!r}: subtract a vector from the query instead")
+def as_terms(query: Query) -> tuple[Term, ...]:
+    """Return the tokens and vectors that a query adds.
+
+    >>> as_terms("king"), as_terms(["king", "queen"]), as_terms([0.6, 0.8])
+    (('king',), ('king', 'queen'), ((0.6, 0.8),))
+    """
+    if not isinstance(query, Iterable) or isinstance(query, str):
+        return (query,)
+    if isinstance(query, np.ndarray) and query.dtype.kind not in "OTU":
+        return (query,)
+    terms = tuple(query)  # once, because it may be a generator
+    is_list = not terms or any(isinstance(term, (str, np.ndarray)) for term in terms)
+    return terms if is_list else (terms,)
+
+
+def read_query(query: Query, minus: Query, known: Container[str]) -> tuple[tuple[Term, ...], tuple[Term, ...]]:
+    """Return the tokens and vectors that a query adds, and those that it subtracts."""
+    subtracted = as_terms(minus)
     if isinstance(query, str) and " " in query and query not in known:
         query, negative = parse_expression(query)
         subtracted += negative
-    return as_tokens(query), subtracted
+    return as_terms(query), subtracted
 
 
-def check_vector(query: Query, dim: int) -> Floats:
+def check_vector(query: Any, dim: int) -> Floats:
     """Return a query vector as float32; raise ConfigError if it is not `dim` finite numbers."""
     try:
         vector = np.array(query, np.float32)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"a query must be a token, several tokens or a vector: {error}") from error
+        raise ConfigError(f"a query must be a token, a vector, or a list of them: {error}") from error
+    if vector.ndim == 0:
+        raise ConfigError(f"a query must be a token, a vector, or a list of them, got {query!r}")
     if vector.shape != (dim,):
         raise ConfigError(f"a query vector must have shape ({dim},), got {vector.shape}")
     if not np.isfinite(vector).all():

@@ -21,6 +21,7 @@ from swivel.storage.files import create_folder
 from swivel.storage.output_folder import is_own_folder
 from swivel.vectors import search, vector_table
 from swivel.vectors.folder import STAGE, read_vectors, write_vectors
+from swivel.vectors.gensim_names import GensimNames
 from swivel.vectors.search import Floats, Query, as_tokens, scale_to_unit
 from swivel.vectors.subwords import Guess, Guesser, Subwords, fit_subwords
 from swivel.vectors.text_encoder import SMOOTHING, TextEncoder
@@ -38,7 +39,7 @@ class Neighbor(NamedTuple):
     similarity: float
 
 
-class Vectors:
+class Vectors(GensimNames):
     """One vector per row of a count matrix, with the trained model.
 
     Parameters
@@ -285,56 +286,66 @@ class Vectors:
         """The ids of the columns that are all zeros, because they have no counts."""
         return np.flatnonzero(~self._need_columns().values.any(axis=1))
 
-    def vector(self, query: Query, *, minus: str | Iterable[str] = ()) -> Floats:
+    def vector(self, query: Query, *, minus: Query = ()) -> Floats:
         """Return the vector of word arithmetic, a sum of unit vectors, as a new array of shape (dim,).
 
         Parameters
         ----------
         query
-            A token, an expression such as "king - man + woman", several tokens to add, or a vector, which is used
-            without scaling.
+            A token, an expression such as "king - man + woman", a vector, or a list of tokens and vectors to add;
+            vectors are used without scaling.
         minus
-            Tokens to subtract.
+            Tokens or vectors to subtract.
         """
         return np.array(self._resolve(query, minus)[0])
 
-    def _resolve(self, query: Query, minus: str | Iterable[str] = ()) -> tuple[Floats, list[int], list[int]]:
+    def _resolve(self, query: Query, minus: Query = ()) -> tuple[Floats, list[int], list[int]]:
         """Return the vector of a query, the ids of the tokens that it adds, and of those that it subtracts."""
         added, subtracted = search.read_query(query, minus, self.vocabulary)
-        plus = self.find_rows(added or ())
-        less = self.find_rows(subtracted)
-        if len(plus) == 1 and not less:
+        plus, less = (self.find_rows(term for term in terms if isinstance(term, str)) for terms in (added, subtracted))
+        if len(added) == len(plus) == 1 and not subtracted:
             return np.asarray(self.unit_vectors[plus[0]]), plus, less  # the usual case, quickly
 
-        # Unit vectors: a frequent word with a long vector must not dominate the sum.
-        total = search.check_vector(query, self.dim) if added is None else self.unit_vectors[plus].sum(axis=0)
-        return np.asarray(total - self.unit_vectors[less].sum(axis=0)), plus, less
+        total = self._list_terms(added).sum(axis=0) - self._list_terms(subtracted).sum(axis=0)
+        return np.asarray(total), plus, less
+
+    def _list_terms(self, terms: Iterable[search.Term]) -> Floats:
+        """Return the vectors of tokens and vectors, of shape (n_terms, dim)."""
+        # Unit vectors: a frequent word with a long vector must not dominate a sum.
+        vectors = [
+            self.unit_vectors[self.find_row(term)] if isinstance(term, str) else search.check_vector(term, self.dim)
+            for term in terms
+        ]
+        return np.array(vectors, np.float32).reshape(-1, self.dim)
 
     def nearest(
         self,
         query: Query,
         count: int = 10,
         *,
-        minus: str | Iterable[str] = (),
+        minus: Query = (),
         among: str = "rows",
         guess: bool = False,
+        restrict_vocab: int | None = None,
     ) -> list[Neighbor]:
         """Return the tokens nearest to a token, a sum of tokens or a vector, nearest first.
 
         Parameters
         ----------
         query
-            A token, an expression such as "king - man + woman", several tokens to add, or a vector. Tokens of the query
-            are never returned.
+            A token, an expression such as "king - man + woman", a vector, or a list of tokens and vectors to add.
+            Tokens of the query are never returned.
         count
             Maximum number of results.
         minus
-            Tokens to subtract.
+            Tokens or vectors to subtract.
         among : {"rows", "columns"}
             With "columns", `query` must be one row token; the results are the columns with the highest `score`,
             which is returned as their `similarity`.
         guess
             If the query is one token that is not in the vocabulary, use the vector guessed from its spelling.
+        restrict_vocab
+            Return only some of the first rows, which are those of the most frequent tokens: so many; None for all.
 
         Raises
         ------
@@ -369,15 +380,15 @@ class Vectors:
             if len(plus) == 1 and not less:
                 raise ConfigError(NO_NEIGHBORS.format(self.vocabulary[plus[0]]))
             raise ConfigError("the query has no neighbors: its vector is zero")
-        scores = self.unit_vectors @ direction
-        best = self.rank_rows(scores, plus + less, count)
-        return self._name_rows(best, scores[best])
+        return self._name_best(self.unit_vectors @ direction, plus + less, count, restrict_vocab)
 
-    def most_similar(
-        self, positive: Query | None = None, negative: str | Iterable[str] | None = None, topn: int = 10
-    ) -> list[Neighbor]:
-        """Return the result of `nearest`, called as in gensim: `most_similar(["king", "woman"], ["man"], topn=3)`."""
-        return self.nearest(() if positive is None else positive, topn, minus=() if negative is None else negative)
+    def _name_best(self, scores: Floats, own: Sequence[int], count: int, restrict_vocab: int | None) -> list[Neighbor]:
+        """Return the tokens with the highest scores among the first rows; `scores` is changed."""
+        if restrict_vocab is not None:
+            search.check_count(restrict_vocab, "restrict_vocab")
+            scores[restrict_vocab:] = -np.inf
+        best = self.rank_rows(scores, own, count)
+        return self._name_rows(best, scores[best])
 
     def nearest_each(self, queries: Iterable[Query], count: int = 10) -> list[list[Neighbor]]:
         """Return the result of `nearest` for each of many queries, much faster than one call per query.
@@ -415,13 +426,7 @@ class Vectors:
             raise ConfigError(f"method must be one of {', '.join(METHODS)}, got {method!r}", argument="method")
         if method == "3cosadd":
             return self.nearest([b, c], minus=[a], count=count)
-
-        search.check_count(count)
-        ids = self.find_rows([a, b, c])
-        cosines = (self.unit_vectors @ word for word in self.unit_vectors[ids])
-        scores = search.score_3cosmul(*cosines)
-        best = self.rank_rows(scores, ids, count)
-        return self._name_rows(best, scores[best])
+        return self.most_similar_cosmul([b, c], [a], count)
 
     def similarity(self, a: Query, b: Query) -> float:
         """Return the cosine of two tokens, expressions, sums of tokens or vectors; 0 if one is all zeros."""
@@ -552,13 +557,13 @@ class Vectors:
         pairs = zip(ids.tolist(), scores.tolist(), strict=True)
         return [Neighbor(tokens[row], score) for row, score in pairs if score > -np.inf]
 
-    def _nearest_columns(self, query: Query, minus: str | Iterable[str], count: int) -> list[Neighbor]:
+    def _nearest_columns(self, query: Query, minus: Query, count: int) -> list[Neighbor]:
         columns = self._need_columns()
-        _, plus, less = self._resolve(query, minus)
-        if len(plus) != 1 or less:
+        added, subtracted = search.read_query(query, minus, self.vocabulary)
+        if len(added) != 1 or subtracted or not isinstance(added[0], str):
             raise ConfigError("among='columns' needs one row token as query: a sum of tokens has no score")
 
-        row_id = plus[0]
+        row_id = self.find_row(added[0])
         if not self.rows[row_id].any():
             raise ConfigError(NO_NEIGHBORS.format(self.vocabulary[row_id]))
 

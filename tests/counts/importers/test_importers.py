@@ -420,8 +420,31 @@ def test_finished_folder_is_opened_again_and_others_are_refused(tmp_path: Path) 
     with pytest.raises(FolderExists):
         swivel.import_counts(TRIPLES, tmp_path / "matrix")
 
-    again = swivel.import_counts(TRIPLES, tmp_path / "matrix", options=swivel.RunOptions(overwrite=True))
+    again = swivel.import_counts(TRIPLES, tmp_path / "matrix", overwrite=True)
     assert counts_of(again) == EXPECTED
+
+
+def test_the_same_object_is_finished_already_and_others_are_refused(tmp_path: Path) -> None:
+    frame = pandas.DataFrame(TRIPLES, columns=["row", "column", "count"])
+    cells = {(row, column): number for row, column, number in TRIPLES}
+    sparse = scipy.sparse.csr_array(np.arange(12.0).reshape(3, 4))
+    makers: list[Any] = [lambda: list(TRIPLES), lambda: dict(cells), lambda: frame.copy(), sparse.copy, sparse.toarray]
+    makers.append(lambda: pa.Table.from_pandas(frame))
+
+    for number, make in enumerate(makers):
+        out = tmp_path / str(number)
+        swivel.import_counts(make(), out)
+        written = (out / "manifest.json").stat().st_mtime_ns
+        swivel.import_counts(make(), out)
+        assert (out / "manifest.json").stat().st_mtime_ns == written
+        for other in makers[:number]:
+            with pytest.raises(FolderExists, match="from other inputs"):
+                swivel.import_counts(other(), out)
+    changed = frame.assign(count=frame["count"] + 1)
+    with pytest.raises(FolderExists, match="from other inputs"):
+        swivel.import_counts(changed, tmp_path / "2")
+    with pytest.raises(FolderExists, match="from an iterator or a pipe cannot be compared"):
+        swivel.import_counts(iter(TRIPLES), tmp_path / "0")
 
 
 def test_an_object_is_imported_without_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

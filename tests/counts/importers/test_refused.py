@@ -306,7 +306,7 @@ def test_invalid_settings_are_refused(tmp_path: Path) -> None:
         ({"fields": "a,,b"}, "fields must be two or three names"),
         ({"fields": "user,page"}, "no field 'user'; it has 3 fields without names"),
         ({"fields": ["user", "page"]}, "no field 'user'"),
-        ({"memory": "1GiB"}, "memory is a run option, not a setting: pass options=RunOptions"),
+        ({"memory": "1 giant"}, "memory must be"),
         ({"color": 1}, "'color' is not a setting here; known are comment, drop_empty"),
     ]:
         with pytest.raises(ConfigError, match=message):

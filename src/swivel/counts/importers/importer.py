@@ -18,7 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.config import CorpusConfig, result_settings, settings_of
-from swivel.corpus.sources import PACKED_SUFFIXES, STDIN, is_pipe, list_paths, record_sources
+from swivel.corpus.sources import (
+    PACKED_SUFFIXES,
+    STDIN,
+    TEXT_IN_MEMORY,
+    can_compare,
+    list_paths,
+    record_sources,
+)
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts.block_layout import Ints, UnitCells
 from swivel.counts.builder import MatrixBuilder, MatrixSpec, building_bytes
@@ -38,11 +45,12 @@ from swivel.counts.importers.matrix_readers import VOCABULARY, read_label_file
 from swivel.counts.importers.walks import Graph, count_walks, make_graph
 from swivel.counts.matrix import Matrix, open_matrix
 from swivel.errors import IS_TEXT_HINT, ConfigError, CorpusError, CountsError, StorageError, clear_errors
-from swivel.runtime.options import RunOptions, check_names
+from swivel.runtime.options import RunOptions, check_names, make_options
 from swivel.runtime.progress import track
 from swivel.runtime.resources import ResourceEstimate, check_libraries
 from swivel.storage.lock import scratch_folder
 from swivel.storage.manifest import fingerprint
+from swivel.storage.object_digest import digest_object
 from swivel.storage.output_folder import check_output, has_result, open_work_folder
 
 # A line of triples has at least 12 bytes; its cell takes 16 bytes in the scratch folder and 8 in the matrix. Compressed
@@ -80,7 +88,7 @@ def import_counts(
     row_labels, column_labels
         Labels of the rows and columns of a matrix, or a file with one label per line.
     options
-        Memory, threads and progress.
+        Memory, threads and progress; its fields can be passed as keywords instead.
     settings
         Fields of ImportConfig: format, sides, fields, header, separator, comment, largest_basket, drop_empty. Fields of
         WalkConfig: walks, step_weights, smallest_count, walks_per_node, p, q, walk_seed; see `walk_counts`.
@@ -96,7 +104,7 @@ def import_counts(
     >>> matrix.count("tea", "milk"), matrix.shape
     (5.0, (1, 2))
     """
-    options = options or RunOptions()
+    options = make_options(options, settings)
     config, walks = make_configs(settings)
     origin = find_source(source, config, out)
     refuse_idle_settings(config, origin.format, origin.name)
@@ -110,10 +118,12 @@ def import_counts(
         record["config"]["graph"] = result_settings(walks)
     if output is not None:
         inputs, record["facts"] = record_sources(origin.local_files, CorpusConfig(), output, options)
-        record["inputs"] = inputs if origin.is_readable_again else {}
-        if record["inputs"] and labels != [None, None]:
-            record["inputs"]["labels"] = fingerprint(labels)
-        if has_result(output, "matrix", record, options):
+        if not origin.files:
+            inputs = {TEXT_IN_MEMORY: digest_object(source) or TEXT_IN_MEMORY}
+        record["inputs"] = inputs
+        if labels != [None, None]:
+            inputs["labels"] = fingerprint(labels)
+        if has_result(output, "matrix", record, options, is_comparable=can_compare(inputs)):
             return open_matrix(output)
 
     # The cells of an object whose size is known stay in memory, like the matrix, unless that is stored.
@@ -358,11 +368,6 @@ class ImportSource:
         """All files that are read, including the vocabulary of GloVe."""
         beside = [file.with_name(VOCABULARY) for file in self.files if self.format == "glove"]
         return [*(file for file in self.files if file != STDIN), *(file for file in beside if file.is_file())]
-
-    @property
-    def is_readable_again(self) -> bool:
-        """Whether the source can be compared with what a matrix was made from: not an object or a pipe."""
-        return bool(self.files) and not any(map(is_pipe, self.files))
 
 
 def find_source(source: Any, config: ImportConfig, out: str | Path | None = None) -> ImportSource:

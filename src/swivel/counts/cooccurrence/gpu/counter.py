@@ -40,7 +40,7 @@ from swivel.counts.shards import SATURATED, CellArrays, shard_ranges, split_even
 from swivel.errors import ConfigError, MemoryBudgetError
 from swivel.runtime.options import RunOptions
 from swivel.runtime.parallel import take_in_order
-from swivel.runtime.resources import format_bytes, free_memory, parse_bytes
+from swivel.runtime.resources import explain_device, format_bytes, free_memory, parse_bytes
 
 _SAMPLE_PLACES = 1 << 24  # sample in which the words of each block are counted
 _SHARE_OF_FREE = 0.9
@@ -189,7 +189,7 @@ def open_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.ones(1, device=device).item()  # A device such as meta has no values.
     except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
-        reason = str(error).partition("\n")[0]
+        reason = explain_device(error)
         raise ConfigError(f"device {name!r} cannot be used for counting: {reason}; choose another, or cpu") from error
     return device
 
