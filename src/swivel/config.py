@@ -107,6 +107,13 @@ class CorpusConfig:
         one_of("sentence", "line", "document"),
     )
     lowercase: bool = config_field(True, "convert the text to lower case", FLAG)
+    turkish: bool = config_field(False, "lower case of Turkish and Azerbaijani: of I it is ı, and of İ it is i", FLAG)
+    normalization: str = config_field(
+        "NFC",
+        "normal form of Unicode: NFC makes an accented letter one character; NFKC also replaces ligatures, full-width "
+        "and other compatibility characters; none keeps the text, and the lower case of Σ is σ everywhere",
+        one_of("NFC", "NFKC", "none"),
+    )
     keep_underscores: bool = config_field(
         False, "keep _ between two letters or numbers: new_york is one word; whitespace always keeps it", FLAG
     )
@@ -416,6 +423,9 @@ RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 
 Stage = TypeVar("Stage")
 
+# What manifests without these settings mean: until version 0.3, text was not normalized.
+_BEFORE_UNICODE: Mapping[str, Any] = {"normalization": "none"}
+
 
 def settings_of(settings: Mapping[str, Any], *stages: type[Any]) -> dict[str, Any]:
     """Return the settings that some stages have; `device` belongs to several."""
@@ -438,4 +448,7 @@ def stage_config(stage: type[Stage], recipe: str = "default", **settings: Any) -
 
 def recorded_config(stage: type[Stage], recorded: Mapping[str, Any]) -> Stage:
     """Return the configuration of a stage from a manifest, without settings that no stage has."""
-    return stage(**{name: value for name, value in settings_of(recorded, stage).items() if value is not None})
+    settings = {name: value for name, value in settings_of(recorded, stage).items() if value is not None}
+    if stage is CorpusConfig:
+        settings = {**_BEFORE_UNICODE, **settings}
+    return stage(**settings)

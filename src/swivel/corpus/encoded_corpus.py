@@ -16,7 +16,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeAlias
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from swivel.config import CorpusConfig
 from swivel.corpus import tokenizer_kernels as kernels
 from swivel.corpus.character_classes import MAX_TOKEN_BYTES, TokenizerRules, build_rules
+from swivel.corpus.normalization import normalize_bytes
 from swivel.corpus.sources import Texts
 from swivel.corpus.streams import PIECE_BYTES, Stream, TextPiece, cut_stream, describe_bad_byte, open_streams
 from swivel.corpus.vocabulary import BREAK, GAP, Vocabulary
@@ -84,6 +85,7 @@ class EncodeWorker:
 
     def encode(self, piece: TextPiece, carry: Carry, rules: TokenizerRules) -> Segment:
         """Tokenize one piece, append its type numbers to the scratch file and return their location."""
+        piece = replace(piece, data=normalize_bytes(piece.data, rules.form))
         # At most one id or break per byte, and those that are pending from the previous piece.
         if len(self._out) < len(piece.data) + 8:
             self._out = np.empty(len(piece.data) + 8, np.uint32)

@@ -15,6 +15,7 @@ from swivel.corpus import tokenizer_kernels as kernels
 from swivel.corpus.character_classes import MAX_TOKEN_BYTES, build_rules
 from swivel.corpus.encoded_corpus import TypeTable, start_text
 from swivel.corpus.joined_corpus import PhraseTrie, split_phrase
+from swivel.corpus.normalization import normalize
 from swivel.corpus.sources import check_items, is_missing
 from swivel.corpus.vocabulary import BREAK
 
@@ -57,7 +58,8 @@ class TextNumbering:
     def number(self, texts: Sequence[str | None]) -> NumberedTexts:
         """Return the token numbers of texts; a missing text (None or NaN) has none."""
         strings = check_items(("" if is_missing(text) else text for text in texts), str, "a string")
-        encoded = [text.encode("utf-8", "surrogatepass") for text in strings]
+        form = self._rules.form
+        encoded = [normalize(text, form).encode("utf-8", "surrogatepass") for text in strings]
         stops = np.cumsum([len(text) for text in encoded], dtype=np.int64)
         data = np.frombuffer(b"".join(encoded), np.uint8)
 

@@ -229,7 +229,7 @@ def number_text(
         progress.message(f"joined nowhere: {plural(len(absent), 'listed phrase')}, such as {absent[0]!r}")
 
     # Types were counted while the text was read, so that it is not read again.
-    vocabulary = choose_vocabulary(encoded.types, counting.vocabulary, word_list, lowercase=counting.corpus.lowercase)
+    vocabulary = choose_vocabulary(encoded.types, counting.vocabulary, word_list, counting.corpus)
     unit = counting.corpus.unit
     check_units(encoded.token_count, encoded.unit_count, unit)
     progress.message(describe_text(encoded.token_count, encoded.unit_count, unit, vocabulary))

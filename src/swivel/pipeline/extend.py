@@ -21,6 +21,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from swivel.config import CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig, recorded_config
+from swivel.corpus.normalization import normalize_tokens
 from swivel.corpus.sources import Texts, can_compare, find_texts, local_files, record_sources
 from swivel.corpus.vocabulary import Vocabulary, choose_tokens, from_list
 from swivel.counts import Matrix
@@ -95,7 +96,7 @@ def extend(
     texts = find_texts(texts, out)
     word_list = list_tokens(vocabulary)
     if word_list is not None:
-        word_list = tuple(dict.fromkeys(word_list))
+        word_list = tuple(dict.fromkeys(normalize_tokens(word_list, counting.corpus.normalization)))
 
     config = {**trained.settings, **counting.to_dict()}
     path = check_output(out, [trained.path, file_of(vocabulary), *local_files(texts)], options)

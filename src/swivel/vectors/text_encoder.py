@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.config import CorpusConfig
+from swivel.config import CorpusConfig, recorded_config
 from swivel.corpus.sources import refuse_table
 from swivel.errors import ConfigError
 from swivel.runtime.parallel import map_in_order
@@ -133,7 +133,7 @@ def find_common_components(vectors: Vectors, weights: Floats, components: int) -
 def find_tokenizer(vectors: Vectors) -> CorpusConfig:
     """Return how the text of the training was split, or for vectors of other tools, how their labels look."""
     if "corpus" in vectors.settings:
-        return CorpusConfig(**vectors.settings["corpus"])
+        return recorded_config(CorpusConfig, vectors.settings["corpus"])
 
     # Capital letters in labels mean that the text was not lower-cased, punctuation that it was split at white space.
     labels = vectors.vocabulary.tokens

@@ -160,7 +160,7 @@ class Vectors:
         return len(self.vocabulary)
 
     def __contains__(self, token: object) -> bool:
-        return token in self.vocabulary
+        return isinstance(token, str) and self.vocabulary.find(token) is not None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.vocabulary)
@@ -183,7 +183,7 @@ class Vectors:
 
     def find_row(self, token: str) -> int:
         """Return the id of a row; an UnknownToken error says if a table has a column of that name."""
-        number = self.vocabulary.ids.get(token)
+        number = self.vocabulary.find(token)
         if number is not None:
             return number
 
@@ -201,7 +201,7 @@ class Vectors:
 
     def get(self, token: str, default: Any = None, *, guess: bool = False) -> Any:
         """Return the vector of a token; if it is not in the vocabulary, a guess from its spelling, or `default`."""
-        if token in self.vocabulary:
+        if token in self:
             return self[token]
         return self.guess(token).vector if guess and self.subwords is not None else default
 
