@@ -47,7 +47,7 @@ def split_units(text: str, config: CorpusConfig) -> list[list[str]]:
     """
     if config.normalization != "none":
         text = normalize(config.normalization, text)  # type: ignore[arg-type]
-    if config.tokenizer == "words":
+    if config.tokenizer != "whitespace":
         text = text.replace("\u00ad", "")
     text = text.replace("\0", " ")
     lines = _LINE_END.split(text)

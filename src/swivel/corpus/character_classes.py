@@ -6,6 +6,7 @@ that tests compare it with (`fuzz/tokenizer_reference.py`) classifies one charac
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
@@ -134,7 +135,7 @@ def _choose_lower(config: CorpusConfig) -> NDArray[np.int32]:
 
 def _choose_kinds(config: CorpusConfig, is_tokenized: bool) -> NDArray[np.uint8]:
     """Return the kind of every code point for a tokenizer and unit."""
-    if config.tokenizer == "words" and not is_tokenized:
+    if config.tokenizer != "whitespace" and not is_tokenized:
         kinds = _word_kinds().copy()
         kinds[ord("_")] = kind_of("_", config)
         if config.unit != "sentence":
@@ -151,9 +152,15 @@ def _choose_kinds(config: CorpusConfig, is_tokenized: bool) -> NDArray[np.uint8]
     return kinds
 
 
-@lru_cache(maxsize=8)
 def build_rules(config: CorpusConfig, *, is_tokenized: bool = False, has_marks: bool = False) -> TokenizerRules:
     """Return the tables and settings for a kind of stream; of tokens (`is_tokenized`) only the case is changed."""
+    # A function of the user has no rules, and may not be hashable.
+    tokenizer = "whitespace" if config.tokenizer == "whitespace" else "words"
+    return _build_rules(dataclasses.replace(config, tokenizer=tokenizer), is_tokenized, has_marks)
+
+
+@lru_cache(maxsize=8)
+def _build_rules(config: CorpusConfig, is_tokenized: bool, has_marks: bool) -> TokenizerRules:
     kinds = _choose_kinds(config, is_tokenized)
     lower = _choose_lower(config)
 

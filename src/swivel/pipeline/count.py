@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from swivel.config import SCORERS, CorpusConfig, CountConfig, VocabularyConfig, stage_config
+from swivel.corpus.segmentation import resolve_tokenizer
 from swivel.corpus.sources import (
     Texts,
     can_compare,
@@ -114,6 +116,8 @@ def count_texts(
     if rank is not None and rank[1] > 1:
         raise ConfigError("torchrun starts ranks for training only; count in one process first, then train its matrix")
 
+    texts, corpus = resolve_tokenizer(texts, counting.corpus, options.progress)
+    counting = dataclasses.replace(counting, corpus=corpus)
     phrases = list_phrases(counting.corpus, options)
     files_read = [*local_files(texts), vocabulary_file, counting.corpus.phrase_file]
     output = check_output(out, files_read, options)
@@ -201,7 +205,7 @@ def read_beside_device(
 
     reading: dict[str, Any] = {"threads": options.thread_count, "memory_bytes": options.memory_bytes}
     files = files_of(texts) if may_use_cuda(counting.count.device) and can_start_processes() else None
-    if files is None or not all(map(is_on_disk, files)):
+    if files is None or not all(map(is_on_disk, files)) or callable(counting.corpus.tokenizer):
         return read(texts, counting, *arguments, progress=options.progress, check=check, **reading)
 
     with ChildProcess() as process:
@@ -295,5 +299,6 @@ def find_phrases(texts: Texts, *, options: RunOptions | None = None, **settings:
 
     reading = {"threads": options.thread_count, "memory_bytes": options.memory_bytes}
     with scratch_folder(Path(tempfile.gettempdir())) as scratch:
-        joined: Any = encode_texts(find_texts(texts), config, None, scratch, progress=options.progress, **reading)
+        texts, config = resolve_tokenizer(find_texts(texts), config, options.progress)
+        joined: Any = encode_texts(texts, config, None, scratch, progress=options.progress, **reading)
     return sorted(joined.phrases, key=lambda phrase: (-phrase.score, phrase.token))

@@ -449,12 +449,13 @@ class Vectors:
 
     def encode(
         self,
-        texts: Iterable[str | None],
+        texts: Iterable[str | Sequence[str] | None],
         *,
         smoothing: float = SMOOTHING,
         components: int = 1,
         guess: bool = True,
         normalize: bool = False,
+        tokenizer: Callable[[str], Iterable[str]] | str | None = None,
         threads: int | None = None,
     ) -> Floats:
         """Return one vector per text, of shape (n_texts, dim); zeros for a text without words.
@@ -462,12 +463,15 @@ class Vectors:
         The vector is the mean of the word vectors with the weights a / (a + p), where a is `smoothing` and p the share
         of the word among all tokens; then the first `components` that all texts have in common are removed. With
         `smoothing=inf, components=0` it is the plain mean. Unknown words are guessed from their spelling, if there are
-        n-grams, or left out. `normalize` scales each vector to length 1.
+        n-grams, or left out. `normalize` scales each vector to length 1. A text is a string, which is split as the
+        text of the training was, or by `tokenizer` (a function, `module:function` or "icu"), or a list of tokens.
         """
         settings = smoothing, components, guess
         if settings not in self._encoders:
             self._encoders[settings] = TextEncoder(self, *settings)
-        encoded = self._encoders[settings].encode(texts, threads=RunOptions(threads=threads).thread_count)
+        encoded = self._encoders[settings].encode(
+            texts, tokenizer=tokenizer, threads=RunOptions(threads=threads).thread_count
+        )
         return scale_to_unit(encoded) if normalize else encoded
 
     def score(self, row: str, column: str) -> float:
