@@ -291,7 +291,7 @@ def split_piece(texts: list[str], is_continued: bool, config: CorpusConfig) -> b
     if config.tokenizer == "icu":
         return _TEXT_END.join(insert_spaces(text).encode() for text in texts)
 
-    parts = []
+    parts: list[bytes] = []
     for number, text in enumerate(texts):
         parts += _split_lines(text, is_continued and number == 0, config)
         parts.append(_TEXT_END)
