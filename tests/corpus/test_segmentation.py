@@ -1,5 +1,6 @@
 """Scripts without spaces, tokenizers of the user, and lists of tokens."""
 
+import doctest
 import importlib.util
 import json
 from pathlib import Path
@@ -137,6 +138,12 @@ def test_icu_gives_the_same_words_for_any_number_of_threads(tmp_path: Path, monk
     one = units_of(file, config, tmp_path)
     assert units_of(file, config, tmp_path, threads=2) == one
     assert ["plain", "words"] in one
+
+
+@needs_icu
+def test_the_page_of_languages_is_true_with_icu() -> None:
+    page = Path(__file__).parent.parent.parent / "docs" / "languages.md"
+    assert doctest.testfile(str(page), module_relative=False, optionflags=doctest.ELLIPSIS).failed == 0
 
 
 TEXT = "ab-c d\n\n\ne f. G h! i\r\nj\u3002k\n"

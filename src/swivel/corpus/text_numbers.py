@@ -69,7 +69,7 @@ class TextNumbering:
         else:
             if self._config.tokenizer == "icu":
                 items = [insert_spaces(item) if isinstance(item, str) else item for item in items]
-            strings = check_items(items, str, "a string or a list of tokens")
+            strings = check_items(items, str, "a string")
             encoded = [normalize(text, rules.form).encode("utf-8", "surrogatepass") for text in strings]
         stops = np.cumsum([len(text) for text in encoded], dtype=np.int64)
         data = np.frombuffer(b"".join(encoded), np.uint8)
