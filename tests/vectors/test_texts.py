@@ -169,7 +169,7 @@ def test_texts_are_split_as_the_training_was(tmp_path: Path) -> None:
     assert text_encoder.find_tokenizer(make(["new york", "Oil"], None)) == CorpusConfig(
         tokenizer="whitespace", lowercase=False
     )
-    assert text_encoder.find_tokenizer(make()) == CorpusConfig()
+    assert text_encoder.find_tokenizer(make()) == CorpusConfig(tokenizer="words")
 
 
 def test_copies_split_texts_as_the_training_did_after_its_folder_is_gone(tmp_path: Path) -> None:

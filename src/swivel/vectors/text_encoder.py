@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.config import CorpusConfig, recorded_config
+from swivel.corpus.normalization import normalize
 from swivel.corpus.sources import refuse_table
 from swivel.errors import ConfigError
 from swivel.runtime.parallel import map_in_order
@@ -170,7 +171,12 @@ def find_tokenizer(vectors: Vectors) -> CorpusConfig:
     # Capital letters in labels mean that the text was not lower-cased, punctuation that it was split at white space.
     labels = vectors.vocabulary.tokens
     is_lower = all(label == label.lower() for label in labels)
-    return CorpusConfig(tokenizer="words" if are_words(labels) else "whitespace", lowercase=is_lower)
+    is_normal = all(normalize(label, "NFC") == label for label in labels)
+    return CorpusConfig(
+        tokenizer="words" if are_words(labels) else "whitespace",
+        lowercase=is_lower,
+        normalization="NFC" if is_normal else "none",
+    )
 
 
 def are_words(labels: Sequence[str]) -> bool:
