@@ -155,8 +155,9 @@ def _choose_kinds(config: CorpusConfig, is_tokenized: bool) -> NDArray[np.uint8]
 def build_rules(config: CorpusConfig, *, is_tokenized: bool = False, has_marks: bool = False) -> TokenizerRules:
     """Return the tables and settings for a kind of stream; of tokens (`is_tokenized`) only the case is changed."""
     # A function of the user has no rules, and may not be hashable.
-    tokenizer = "whitespace" if config.tokenizer == "whitespace" else "words"
-    return _build_rules(dataclasses.replace(config, tokenizer=tokenizer), is_tokenized, has_marks)
+    if callable(config.tokenizer):
+        config = dataclasses.replace(config, tokenizer="words")
+    return _build_rules(config, is_tokenized, has_marks)
 
 
 @lru_cache(maxsize=8)
