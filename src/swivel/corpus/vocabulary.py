@@ -293,7 +293,9 @@ def choose_vocabulary(
     tokens = normalize_tokens(listed, corpus.normalization)
     vocabulary = from_list(tokens, counts.of_tokens(tokens))
     if vocabulary.counts[0] == 0:
-        hint = "; the text is in lower case, so the list must be in lower case, too" if corpus.lowercase else ""
+        hint = ""
+        if corpus.lowercase:
+            hint = "; the text is converted to lower case, so the list must be in lower case, too"
         raise VocabularyError(f"none of the {len(vocabulary):,} listed tokens is in the text{hint}")
 
     return vocabulary

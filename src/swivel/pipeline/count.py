@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -116,11 +116,13 @@ def count_texts(
     if rank is not None and rank[1] > 1:
         raise ConfigError("torchrun starts ranks for training only; count in one process first, then train its matrix")
 
-    texts, corpus = resolve_tokenizer(texts, counting.corpus, options.progress)
-    counting = dataclasses.replace(counting, corpus=corpus)
     phrases = list_phrases(counting.corpus, options)
     files_read = [*local_files(texts), vocabulary_file, counting.corpus.phrase_file]
     output = check_output(out, files_read, options)
+    if isinstance(texts, Iterator):
+        prepare_device(counting.count)  # An unusable device is reported before an item is taken.
+    texts, corpus = resolve_tokenizer(texts, counting.corpus, options.progress)
+    counting = dataclasses.replace(counting, corpus=corpus)
     record: dict[str, dict[str, Any]] = {"config": counting.to_dict(), "inputs": {}}  # of the manifest
     if output is not None:
         # Digests come first: a finished folder of the same text is returned without reading it again.

@@ -93,6 +93,8 @@ def _describe_tokenizer(vectors: Vectors) -> dict[str, Any]:
         steps = [{"type": "Replace", "pattern": {"String": char}, "content": new} for char, new in spellings]
         word = _WORD.replace("JOINERS", _JOINERS + "_" * config.keep_underscores)
         splitter = {"type": "Split", "pattern": {"Regex": word}, "behavior": "Removed", "invert": True}
+    if config.normalization != "none":
+        steps.insert(0, {"type": config.normalization})
     if config.lowercase:
         steps.append({"type": "Lowercase"})
 
