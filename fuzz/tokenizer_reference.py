@@ -10,8 +10,9 @@ then it is a joiner.
 
 ``whitespace``: tokens are separated by white space (as in `str.split`) and NUL.
 
-Lower case is `str.lower` of each code point separately (no final sigma). A token of more than 65,536 bytes of UTF-8 is
-split into tokens of at most that size.
+The text is in the normal form that is configured, NFC by default. Lower case is `str.lower` of each token, with final
+sigma; without normalization, of each code point separately. In Turkish, that of I is ı and that of İ is i. A token of
+more than 65,536 bytes of UTF-8 is split into tokens of at most that size.
 
 A ``line`` ends where `str.splitlines` splits. A ``document`` ends at a blank line. A ``sentence`` ends with its line,
 at 。！？, and at . ! ? … if optional closing quotes or brackets, white space, and a character that is not a lower-case
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from unicodedata import category
+from unicodedata import category, normalize
 
 from swivel.config import CorpusConfig
 from swivel.corpus import character_classes as c
@@ -44,7 +45,9 @@ def split_units(text: str, config: CorpusConfig) -> list[list[str]]:
     >>> split_units("Don’t stop -- it's state-of-the-art.", CorpusConfig())
     [["don't", 'stop', "it's", 'state-of-the-art']]
     """
-    if config.tokenizer == "words":
+    if config.normalization != "none":
+        text = normalize(config.normalization, text)  # type: ignore[arg-type]
+    if config.tokenizer != "whitespace":
         text = text.replace("\u00ad", "")
     text = text.replace("\0", " ")
     lines = _LINE_END.split(text)
@@ -120,8 +123,22 @@ def _is_exempt(word: str) -> bool:
 
 def _finish(token: str, config: CorpusConfig) -> list[str]:
     """Return a token in lower case if configured, split into pieces of at most MAX_TOKEN_BYTES."""
+    if config.turkish and config.lowercase:
+        token = token.replace("I", "ı").replace("İ", "i")
     if config.lowercase:
-        token = "".join(map(str.lower, token))
+        # The capital sigma has as many bytes as the small ones, which depend on the end of the token.
+        token = "".join(char if char == "Σ" else char.lower() for char in token)
+    return [_lower_sigma(piece, config) for piece in _cut(token)]
+
+
+def _lower_sigma(token: str, config: CorpusConfig) -> str:
+    if not config.lowercase:
+        return token
+    return token.replace("Σ", "σ") if config.normalization == "none" else token.lower()
+
+
+def _cut(token: str) -> list[str]:
+    """Return the pieces of at most MAX_TOKEN_BYTES of a token."""
     if len(token) * 4 <= c.MAX_TOKEN_BYTES:
         return [token]
 

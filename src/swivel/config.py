@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import numbers
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, TypeVar
 
 from swivel.errors import ConfigError
 
+Tokenizer = Callable[[str], Any]  # returns the words of a text
 SCORERS = ("word2vec", "npmi")  # of phrases
 MAX_REAL = 1e30  # of settings: training computes in float32, whose largest number is 3.4e38
 
@@ -43,6 +45,11 @@ FRACTION = Rule(lambda v: _is_real(v) and 0 < v <= 1, "a number above 0 and at m
 FLAG = Rule(lambda v: isinstance(v, bool), "true or false")
 LIMIT = Rule(lambda v: v is None or NATURAL.holds(v), NATURAL.words)
 TEXT = Rule(lambda v: isinstance(v, str) and v != "", "a text that is not empty")
+_TOKENIZERS = ("auto", "words", "whitespace", "icu")
+TOKENIZER = Rule(
+    lambda v: callable(v) or v in _TOKENIZERS or (isinstance(v, str) and re.fullmatch(r"[\w.]+:[\w.]+", v) is not None),
+    f"{', '.join(_TOKENIZERS)}, module:function or, in Python, a function",
+)
 
 
 def one_of(*choices: str) -> Rule:
@@ -91,15 +98,23 @@ def check_fields(config: Any) -> None:
             raise ConfigError(f"{field.name} must be {rule.words}, got {value!r}", argument=field.name)
 
 
+def _name_function(function: Callable[..., Any]) -> str:
+    """Return the name of a function or object as module:name."""
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}:{re.sub(r'[^A-Za-z0-9_.]', '', named.__qualname__)}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorpusConfig:
     """How text is read."""
 
-    tokenizer: str = config_field(
-        "words",
+    tokenizer: str | Tokenizer = config_field(  # noqa: RUF009 (a frozen field, too)
+        "auto",
         "words: Unicode words, hyphenated words and contractions whole, punctuation dropped, new_york is two words "
-        "unless keep_underscores is set; whitespace: split at white space only, new_york is one",
-        one_of("words", "whitespace"),
+        "unless keep_underscores is set; whitespace: split at white space only, new_york is one; icu: words of "
+        "Japanese, Chinese, Thai, Lao, Khmer and Burmese by ICU; auto: words, or icu if the text is mostly one of "
+        "these and icu is installed; module:function: a function that returns the words of a text",
+        TOKENIZER,
     )
     unit: str = config_field(
         "line",
@@ -107,6 +122,13 @@ class CorpusConfig:
         one_of("sentence", "line", "document"),
     )
     lowercase: bool = config_field(True, "convert the text to lower case", FLAG)
+    turkish: bool = config_field(False, "lower case of Turkish and Azerbaijani: of I it is ı, and of İ it is i", FLAG)
+    normalization: str = config_field(
+        "NFC",
+        "normal form of Unicode: NFC makes an accented letter one character; NFKC also replaces ligatures, full-width "
+        "and other compatibility characters; none keeps the text, and the lower case of Σ is σ everywhere",
+        one_of("NFC", "NFKC", "none"),
+    )
     keep_underscores: bool = config_field(
         False, "keep _ between two letters or numbers: new_york is one word; whitespace always keeps it", FLAG
     )
@@ -135,8 +157,11 @@ class CorpusConfig:
         return None if self.phrases in ("none", *SCORERS) else Path(self.phrases)
 
     def without_path(self) -> CorpusConfig:
-        """Return the settings as they are recorded: a list of phrases is an input, and its path does not matter."""
-        return self if self.phrase_file is None else dataclasses.replace(self, phrases="file")
+        """Return the settings as they are recorded: a list of phrases is an input, and a function has a name."""
+        config = self if self.phrase_file is None else dataclasses.replace(self, phrases="file")
+        if not callable(self.tokenizer):
+            return config
+        return dataclasses.replace(config, tokenizer=_name_function(self.tokenizer))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -430,6 +455,9 @@ TEXT_RECIPES = tuple(name for name in RECIPES if name not in ("table", "graph"))
 
 Stage = TypeVar("Stage")
 
+# What manifests without these settings mean: until version 0.3, text was not normalized.
+_BEFORE_UNICODE: Mapping[str, Any] = {"normalization": "none"}
+
 
 def settings_of(settings: Mapping[str, Any], *stages: type[Any]) -> dict[str, Any]:
     """Return the settings that some stages have; `device` belongs to several."""
@@ -452,4 +480,7 @@ def stage_config(stage: type[Stage], recipe: str = "default", **settings: Any) -
 
 def recorded_config(stage: type[Stage], recorded: Mapping[str, Any]) -> Stage:
     """Return the configuration of a stage from a manifest, without settings that no stage has."""
-    return stage(**{name: value for name, value in settings_of(recorded, stage).items() if value is not None})
+    settings = {name: value for name, value in settings_of(recorded, stage).items() if value is not None}
+    if stage is CorpusConfig:
+        settings = {**_BEFORE_UNICODE, **settings}
+    return stage(**settings)

@@ -1,5 +1,6 @@
 """The compiled tokenizer against the reference, for any number of threads, piece size and source."""
 
+import dataclasses
 import itertools
 import tempfile
 from collections import Counter
@@ -15,6 +16,7 @@ from fuzz.tokenizer_reference import split_units
 from swivel.config import CorpusConfig, VocabularyConfig
 from swivel.corpus.character_classes import ABBREVIATIONS, build_rules, kind_of
 from swivel.corpus.encoded_corpus import EncodedCorpus, encode_corpus
+from swivel.corpus.normalization import lower_token, normalize
 from swivel.corpus.sources import Texts
 from swivel.corpus.vocabulary import BREAK, GAP, Vocabulary, choose_tokens
 from swivel.runtime.progress import Progress, Task
@@ -22,7 +24,7 @@ from swivel.runtime.progress import Progress, Task
 NASTY = [
     *"\r\n\0\x0b\x1c\x1f\x85\u00a0\u2028\u2029\u3000\t  ",
     *"'’-‐‑–\u00ad\u200d\u200c\ufeff",
-    *"aBZzJİẞΣςSK\u212aéßŁłⱥȺ\u0301\u0307\u0e31\ufe0f中かक्\U0001f600\U00010400\U00020000",
+    *"aBZzJİIıẞΣςSKΣ\u212aéßŁłⱥȺ\u0301\u0307\u0e31\ufe0f中かक्\U0001f600\U00010400\U00020000",
     *'09½²_.!?…。！？,"”’)]»«“',
     *["\r\n", "\n\n", "\r\r", ". A", ". a", "mr. X", "J. B", "no.) Y", "etc... Z", "e.g. ", "? ", "don't", "x-y"],
 ]
@@ -39,6 +41,8 @@ HARD = [
     "J. B. mr. X Mr. Y MRS.. Z no.) Q vols. W 7. E İ. R n\u212a. T st-. P etc\u00ad. A",
     "a_b _c_ d__e New_York-City _ \u0301_f g_. H_1 _-_ i_'j",
     "a.b c.! d!. E .. f ?! G . H\t! i…\u3000J",
+    "ΣΟΦΟΣ ΑΣ-Α ΑΣ2ΑΣ ΑΣ'Α ΑΣ' ΑΣ\u0301Α ΑΣ\u0301 ΑΣʰ ΑΣaΣ 2Σ Σ aΣ Α\u0301Σ ΑΣΣ ΣΣ σΣ. Σ\u200dΑΣ ΑΣ\u200dΑ Α_Σ_Α",
+    "e\u0301 q\u0323\u0307 q\u0307\u0323 \u1112\u1161\u11ab ﬁx ｶﾞ \u0301a \u0958 \u212bΩ \ufb1d a" + "\u0323\u0301" * 20,
 ]
 free_texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 CONFIGS = [
@@ -47,6 +51,7 @@ CONFIGS = [
         ("words", "whitespace"), ("line", "sentence", "document"), (True, False)
     )
 ]
+CONFIGS += [CorpusConfig(normalization="NFKC"), CorpusConfig(normalization="none"), CorpusConfig(turkish=True)]
 CONFIGS += [CorpusConfig(keep_underscores=True), CorpusConfig(keep_underscores=True, unit="sentence")]
 many = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -140,8 +145,8 @@ def test_lists_of_tokens_are_changed_in_case_only(
     folder: Path, units: list[list[str]], config: CorpusConfig, piece_bytes: int
 ) -> None:
     encoded = encode(units, config, folder, threads=2, piece_bytes=piece_bytes)
-    lower = (lambda token: "".join(map(str.lower, token))) if config.lowercase else str
-    expected = [[lower(token) for token in unit if token] for unit in units]
+    expected = [[lower_token(normalize(token, config.normalization), config) for token in unit] for unit in units]
+    expected = [[token for token in unit if token] for unit in expected]
     assert read_units(encoded, folder) == [unit for unit in expected if unit]
 
 
@@ -169,7 +174,7 @@ def test_invalid_utf8_separates_tokens_with_errors_replace(
     file = folder / "bad.txt"
     joined = b"".join(data)
     file.write_bytes(joined)
-    config = CorpusConfig(tokenizer=config.tokenizer, unit=config.unit, lowercase=config.lowercase, errors="replace")
+    config = dataclasses.replace(config, errors="replace")
     encoded = encode(file, config, folder, threads=2, piece_bytes=piece_bytes)
     assert read_units(encoded, folder) == split_units(joined.decode("utf-8", "swivel.separator"), config)
 

@@ -78,6 +78,7 @@ def export(vectors: str, file: str, format: str | None, side: str, with_zeros: b
     help="a in a / (a + p), the weight of a word with the share p of all tokens; inf: equal weights",
 )
 @click.option("--components", type=int, default=1, show_default=True, help="common components of all texts to remove")
+@click.option("--tokenizer", help="icu, or module:function that returns the words of a text  [default: as in training]")
 @click.option("--no-guess", is_flag=True, help="leave unknown words out instead of guessing them from their spelling")
 @click.option("--normalize", is_flag=True, help="scale every vector to length 1")
 @click.option("--encoding", help="encoding of the text  [default: as in the training]")
@@ -96,6 +97,7 @@ def encode(
     components: int,
     no_guess: bool,
     normalize: bool,
+    tokenizer: str | None,
     encoding: str | None,
     errors: str | None,
     options: RunOptions,
@@ -124,6 +126,7 @@ def encode(
         components=components,
         guess=not no_guess,
         normalize=normalize,
+        tokenizer=tokenizer,
         threads=options.thread_count,
     )
     # Usually the vectors are of another language, or lower-cased and the text is not.

@@ -16,7 +16,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeAlias
@@ -27,6 +27,8 @@ from numpy.typing import NDArray
 from swivel.config import CorpusConfig
 from swivel.corpus import tokenizer_kernels as kernels
 from swivel.corpus.character_classes import MAX_TOKEN_BYTES, TokenizerRules, build_rules
+from swivel.corpus.normalization import normalize_bytes
+from swivel.corpus.segmentation import Splitter
 from swivel.corpus.sources import Texts
 from swivel.corpus.streams import PIECE_BYTES, Stream, TextPiece, cut_stream, describe_bad_byte, open_streams
 from swivel.corpus.vocabulary import BREAK, GAP, Vocabulary
@@ -84,6 +86,7 @@ class EncodeWorker:
 
     def encode(self, piece: TextPiece, carry: Carry, rules: TokenizerRules) -> Segment:
         """Tokenize one piece, append its type numbers to the scratch file and return their location."""
+        piece = replace(piece, data=normalize_bytes(piece.data, rules.form))
         # At most one id or break per byte, and those that are pending from the previous piece.
         if len(self._out) < len(piece.data) + 8:
             self._out = np.empty(len(piece.data) + 8, np.uint32)
@@ -174,7 +177,6 @@ def encode_corpus(
     """
     is_open = isinstance(texts, list) and bool(texts) and isinstance(texts[0], Stream)
     streams: list[Stream] = texts if is_open else open_streams(texts, config)  # type: ignore[assignment, arg-type]
-    rules = build_rules(config, is_tokenized=streams[0].is_tokenized, has_marks=streams[0].has_marks)
     threads = min(threads, max(1, memory_bytes // _WORKER_BYTES))
     sizes = [stream.size for stream in streams if stream.size is not None]
     total = sum(sizes) if len(sizes) == len(streams) else None
@@ -182,6 +184,10 @@ def encode_corpus(
     segments = []
     with contextlib.ExitStack() as stack:
         task = stack.enter_context(track(progress, "reading", total, "bytes"))
+        if Splitter.is_needed(config) and not streams[0].is_tokenized:
+            splitter = stack.enter_context(Splitter(config, threads))
+            streams = [splitter.split(stream) for stream in streams]
+        rules = build_rules(config, is_tokenized=streams[0].is_tokenized, has_marks=streams[0].has_marks)
         # A table may become twice as large within one piece.
         max_table_bytes = max(memory_bytes // 2 // threads, _MIN_TABLE_BYTES)
         workers = [EncodeWorker(number, scratch, max_table_bytes) for number in range(threads)]

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from swivel.config import SCORERS, CorpusConfig
 from swivel.corpus.encoded_corpus import EncodedCorpus, TypeCounts, TypeTable, write_parts
+from swivel.corpus.normalization import lower_token, normalize_tokens
 from swivel.corpus.vocabulary import BREAK, GAP, Vocabulary, read_tokens
 from swivel.errors import ConfigError
 from swivel.runtime.kernels import njit_cached
@@ -294,8 +295,8 @@ def read_phrases(config: CorpusConfig) -> tuple[str, ...] | None:
             f"phrases must be none, {', '.join(SCORERS)} or a file with one phrase per line, got {path}",
             argument="phrases",
         )
-    phrases = read_tokens(path)
-    return tuple(phrase.lower() for phrase in phrases) if config.lowercase else phrases
+    phrases = normalize_tokens(read_tokens(path), config.normalization)
+    return tuple(lower_token(phrase, config) for phrase in phrases)
 
 
 def join_corpus(

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from swivel.config import CorpusConfig
+from swivel.corpus.normalization import find_character
 from swivel.corpus.sources import (
     FILE_TYPES,
     PACKED_SUFFIXES,
@@ -362,6 +363,8 @@ def _gather(stream: Stream, mark: bytes, piece_bytes: int) -> Iterator[bytes]:
         start = 0
         while len(data) - start >= piece_bytes + _MAX_CONTINUATION_BYTES:
             stop = _find_cut(data, start, start + piece_bytes, mark)
+            if stop is None:  # The next block shows where.
+                break
             yield data[start:stop]
             start = stop
 
@@ -372,17 +375,16 @@ def _gather(stream: Stream, mark: bytes, piece_bytes: int) -> Iterator[bytes]:
         yield b"".join(pending)
 
 
-def _find_cut(data: bytes, start: int, stop: int, mark: bytes) -> int:
-    """Return the end of the last line before `stop`, or else the first position from `stop` on between code points."""
+def _find_cut(data: bytes, start: int, stop: int, mark: bytes) -> int | None:
+    """Return the end of the last line before `stop`, or else the first position from `stop` on between characters.
+
+    None if that may be after the data.
+    """
     after_line = data.rfind(mark, start, stop) + 1
     if after_line > 0:
         return after_line
 
-    following = data[stop : stop + _MAX_CONTINUATION_BYTES]
-    for offset, byte in enumerate(following):
-        if byte & 0xC0 != 0x80:  # not a continuation byte
-            return stop + offset
-    return stop + len(following)
+    return find_character(data, stop)
 
 
 def describe_bad_byte(piece: TextPiece, at: int) -> CorpusError:

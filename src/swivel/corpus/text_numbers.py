@@ -12,11 +12,14 @@ from numpy.typing import NDArray
 
 from swivel.config import CorpusConfig
 from swivel.corpus import tokenizer_kernels as kernels
-from swivel.corpus.character_classes import MAX_TOKEN_BYTES, build_rules
+from swivel.corpus.character_classes import MAX_TOKEN_BYTES, TokenizerRules, build_rules
 from swivel.corpus.encoded_corpus import TypeTable, start_text
 from swivel.corpus.joined_corpus import PhraseTrie, split_phrase
+from swivel.corpus.normalization import normalize
+from swivel.corpus.segmentation import insert_spaces
 from swivel.corpus.sources import check_items, is_missing
 from swivel.corpus.vocabulary import BREAK
+from swivel.errors import CorpusError
 
 _FIRST_NODE = 1 << 31  # of tries, above all token numbers
 _MAX_UNKNOWN = 1 << 20  # tokens that are not in the vocabulary; with more of them the table starts again
@@ -50,19 +53,29 @@ class TextNumbering:
             self._trie, members = _find_phrases(tokens)
             self._listed += members
         # A text in memory has no bytes that are not UTF-8, except for lone surrogates, which separate tokens.
-        self._rules = build_rules(dataclasses.replace(config, errors="replace"))
+        self._config = dataclasses.replace(config, errors="replace")
+        self._rules = build_rules(self._config)
+        self._token_rules = build_rules(self._config, is_tokenized=True, has_marks=True)
         self._types = TypeTable.from_tokens(self._listed)
         self._lock = Lock()  # A table cannot be filled by two threads.
 
-    def number(self, texts: Sequence[str | None]) -> NumberedTexts:
-        """Return the token numbers of texts; a missing text (None or NaN) has none."""
-        strings = check_items(("" if is_missing(text) else text for text in texts), str, "a string")
-        encoded = [text.encode("utf-8", "surrogatepass") for text in strings]
+    def number(self, texts: Sequence[str | Sequence[str] | None]) -> NumberedTexts:
+        """Return the token numbers of texts or lists of tokens; a missing text (None or NaN) has none."""
+        items = ["" if is_missing(text) else text for text in texts]
+        rules = self._rules
+        if any(isinstance(item, (list, tuple)) for item in items):
+            rules = self._token_rules
+            encoded = [_pack_tokens(number, item, rules.form) for number, item in enumerate(items, 1)]
+        else:
+            if self._config.tokenizer == "icu":
+                items = [insert_spaces(item) if isinstance(item, str) else item for item in items]
+            strings = check_items(items, str, "a string")
+            encoded = [normalize(text, rules.form).encode("utf-8", "surrogatepass") for text in strings]
         stops = np.cumsum([len(text) for text in encoded], dtype=np.int64)
         data = np.frombuffer(b"".join(encoded), np.uint8)
 
         with self._lock:
-            out, ends = self._scan(data, stops)
+            out, ends = self._scan(data, stops, rules)
             if self._trie is not None:
                 out, places = self._trie.join(out)
                 ends = np.searchsorted(places, ends)
@@ -70,10 +83,11 @@ class TextNumbering:
             unknown, numbers = self._name_unknown(out[is_token].astype(np.int64))
         return NumberedTexts(numbers, np.concatenate([[0], np.cumsum(is_token)])[ends], unknown)
 
-    def _scan(self, data: NDArray[np.uint8], stops: NDArray[np.int64]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    def _scan(
+        self, data: NDArray[np.uint8], stops: NDArray[np.int64], rules: TokenizerRules
+    ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """Return the type numbers with breaks between units, and where each text ends among them."""
         types = self._types
-        rules = self._rules
         types.reserve(
             len(data) // 2 + len(stops) + kernels.STEP_TYPES, 2 * len(data) + MAX_TOKEN_BYTES + kernels.STEP_BYTES
         )
@@ -97,6 +111,15 @@ class TextNumbering:
         if len(self._types) > size + _MAX_UNKNOWN:
             self._types = TypeTable.from_tokens(self._listed)
         return unknown, numbers
+
+
+def _pack_tokens(number: int, tokens: object, form: str) -> bytes:
+    """Return a list of tokens in UTF-8, each followed by a mark."""
+    if tokens and isinstance(tokens, str):
+        raise CorpusError(f"item {number}: expected a list of tokens like other items, got the text {tokens[:60]!r}")
+    if not all(isinstance(token, str) for token in tokens):  # type: ignore[attr-defined]
+        raise CorpusError(f"item {number}: all tokens must be strings")
+    return b"".join(normalize(token, form).encode("utf-8", "replace") + b"\xfe" for token in tokens)  # type: ignore[attr-defined]
 
 
 def _find_phrases(tokens: Sequence[str]) -> tuple[PhraseTrie, list[str]]:

@@ -31,14 +31,15 @@ from swivel.runtime.kernels import njit_cached
 # Indices into `state`.
 # State of the text: bytes, hash and characters of the current token; a connector (apostrophe, hyphen or joiner) that
 # belongs to the token if a word character follows (0: none); kind of the last character; progress toward the end of
-# a sentence (0, AFTER_STOP or AFTER_SPACE); whether the current line is blank so far (0, 1 or BLANK_AFTER_CR).
-LENGTH, HASH, CHARS, PENDING, LAST, SENTENCE, BLANK = range(7)
+# a sentence (0, AFTER_STOP or AFTER_SPACE); whether the current line is blank so far (0, 1 or BLANK_AFTER_CR); the end
+# in the current token of a sigma that is final unless a cased letter follows (0: none).
+LENGTH, HASH, CHARS, PENDING, LAST, SENTENCE, BLANK, SIGMA = range(8)
 # State of the table: used bytes of the arena, number of types. State of the call: ids written, breaks among them,
 # position of invalid UTF-8 (-1: none). Settings: the unit, whether invalid UTF-8 is an error, whether the bytes 0xFE
 # and 0xFF are marks.
-USED, TYPES, OUT, BREAKS, BAD, UNIT, IS_STRICT, HAS_MARKS = range(7, 15)
-TEXT_STATE = slice(0, 7)  # the part of `state` that moves with a text from one worker to the next
-STATE_SIZE = 15
+USED, TYPES, OUT, BREAKS, BAD, UNIT, IS_STRICT, HAS_MARKS = range(8, 16)
+TEXT_STATE = slice(0, 8)  # the part of `state` that moves with a text from one worker to the next
+STATE_SIZE = 16
 START, COUNT = range(2)  # columns of `types`
 # What one step of `scan_text` may add to a table of types: at most three tokens, of which two were split.
 STEP_TYPES = 4
@@ -70,6 +71,8 @@ CARRIAGE_RETURN = 0x0D
 APOSTROPHE = 0x27
 HYPHEN = 0x2D
 FULL_STOP = 0x2E
+SMALL_SIGMA = 0x3C3
+FINAL_SIGMA_BYTE = 0x82  # the second byte of U+03C2 in UTF-8; that of U+03C3 is 0x83
 TOKEN_MARK = 0xFE
 TEXT_MARK = 0xFF
 
@@ -277,9 +280,36 @@ def end_unit(state: Ints, out: Ids) -> None:
         state[BREAKS] += 1
 
 
+@_compile
+def _end_sigma(arena: Bytes, state: Ints) -> None:
+    """Make the sigma that may be final the final one, in the current token and in its hash."""
+    tail = state[USED]
+    arena[tail + state[SIGMA] - 1] = FINAL_SIGMA_BYTE
+    state[HASH] = hash_bytes(arena, tail, tail + state[LENGTH])
+    state[SIGMA] = 0
+
+
+@_compile
+def _follows_cased(lower: Codes, arena: Bytes, state: Ints) -> bool:
+    """Return whether the last character of the current token that is not ignorable is a cased letter."""
+    tail = state[USED]
+    at = tail + state[LENGTH]
+    while at > tail:
+        at -= 1
+        while at > tail and arena[at] & 0xC0 == 0x80:  # continuation bytes
+            at -= 1
+        point, _ = decode_point(arena, at)
+        role = lower[1, point] if point < lower.shape[1] else 0
+        if role != c.IGNORABLE:
+            return bool(role == c.CASED)
+    return False
+
+
 @_inline
 def _write_token(slots: Keys, arena: Bytes, types: Ints, state: Ints, out: Ids) -> None:
     """Count the current token, write its number and start an empty token."""
+    if state[SIGMA] != 0:
+        _end_sigma(arena, state)
     out[state[OUT]] = add_tail(slots, arena, types, state, state[LENGTH], state[HASH], 1)
     state[OUT] += 1
     state[LENGTH] = 0
@@ -308,8 +338,15 @@ def end_text(slots: Keys, arena: Bytes, types: Ints, state: Ints, out: Ids) -> N
 
 
 @_compile
-def _put_point(point: int, slots: Keys, arena: Bytes, types: Ints, state: Ints, out: Ids) -> None:
+def _put_point(point: int, lower: Codes, slots: Keys, arena: Bytes, types: Ints, state: Ints, out: Ids) -> None:
     """Append a code point to the current token as UTF-8; a token that would be too long is split."""
+    if state[SIGMA] != 0:  # A cased letter after a sigma means that it is not final; another character, that it is.
+        role = lower[1, point] if point < lower.shape[1] else 0
+        if role == c.CASED:
+            state[SIGMA] = 0
+        elif role != c.IGNORABLE:
+            _end_sigma(arena, state)
+
     size = 4
     if point < 0x80:
         size = 1
@@ -338,16 +375,25 @@ def _put_point(point: int, slots: Keys, arena: Bytes, types: Ints, state: Ints, 
 def _put_word_point(point: int, lower: Codes, slots: Keys, arena: Bytes, types: Ints, state: Ints, out: Ids) -> None:
     """Append a word character in lower case, after a pending connector if there is one."""
     if state[PENDING] != 0:
-        _put_point(state[PENDING], slots, arena, types, state, out)
+        _put_point(state[PENDING], lower, slots, arena, types, state, out)
         state[PENDING] = 0
         state[CHARS] += 1
     state[CHARS] += 1
 
-    low = lower[point] if point < lower.size else point
+    low = lower[0, point] if point < lower.shape[1] else point
     if low == c.TWO_POINTS:  # U+0130 becomes "i" and a combining dot.
-        _put_point(0x69, slots, arena, types, state, out)
+        _put_point(0x69, lower, slots, arena, types, state, out)
         low = 0x307
-    _put_point(low, slots, arena, types, state, out)
+
+    is_sigma = low == c.FINAL_SIGMA
+    if is_sigma:
+        low = SMALL_SIGMA
+    _put_point(low, lower, slots, arena, types, state, out)
+    if is_sigma:
+        state[LENGTH] -= 2  # Look at what precedes it.
+        if _follows_cased(lower, arena, state):
+            state[SIGMA] = state[LENGTH] + 2
+        state[LENGTH] += 2
 
 
 @_compile
@@ -493,7 +539,7 @@ def scan_text(
     at = start
     while at < stop and state[TYPES] <= max_types and state[USED] <= max_used:
         # Fast path: a run of ASCII word characters and the separator after it.
-        if state[PENDING] == 0 and state[SENTENCE] == 0:
+        if state[PENDING] == 0 and state[SENTENCE] == 0 and state[SIGMA] == 0:
             at = _take_run(data, at, stop, kinds, plain, arena, state)
             if at == stop:
                 break

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.config import VocabularyConfig
+from swivel.config import CorpusConfig, VocabularyConfig
+from swivel.corpus.normalization import normalize, normalize_tokens
 from swivel.corpus.streams import read_lines
 from swivel.errors import (
     ConfigError,
@@ -113,17 +114,25 @@ class Vocabulary(Sequence[str]):
             raise VocabularyError(f"{repeated!r} is in the vocabulary twice")
         return ids
 
+    def find(self, token: str) -> int | None:
+        """Return the id of a token, or of the same token in a normal form of Unicode; None if there is none."""
+        number = self.ids.get(token)
+        if number is None and isinstance(token, str) and not token.isascii():
+            forms = (normalize(token, form) for form in ("NFC", "NFKC"))
+            number = next((self.ids[form] for form in forms if form in self.ids), None)
+        return number
+
     def id(self, token: str, *, kind: str = "tokens") -> int:
         """Return the id of a token; raise UnknownToken with similar tokens if it is not in the vocabulary.
 
         `kind` is what the message calls them.
         """
-        try:
-            return self.ids[token]
-        except KeyError:
+        number = self.find(token)
+        if number is None:
             similar = self.close_spellings(token)
             hint = f"; did you mean {', '.join(map(repr, similar))}?" if similar else ""
-            raise UnknownToken(f"{token!r} is not in the vocabulary of {len(self):,} {kind}{hint}") from None
+            raise UnknownToken(f"{token!r} is not in the vocabulary of {len(self):,} {kind}{hint}")
+        return number
 
     def close_spellings(self, token: str, *, limit: int = 3) -> list[str]:
         """Return the tokens with the most similar spelling, most similar first.
@@ -278,11 +287,11 @@ def from_list(tokens: Iterable[str], counts: Mapping[str, int]) -> Vocabulary:
 
 
 def choose_vocabulary(
-    counts: TypeCounts, config: VocabularyConfig, listed: Iterable[str] | None, *, lowercase: bool
+    counts: TypeCounts, config: VocabularyConfig, listed: Iterable[str] | None, corpus: CorpusConfig
 ) -> Vocabulary:
     """Return the vocabulary of a text: the tokens of `listed`, or if it is None those that `config` selects.
 
-    Raises VocabularyError if it is empty, or no listed token occurs in the text, which may be in lower case.
+    `corpus` is how the text was read. Raises VocabularyError if the vocabulary is empty, or no listed token occurs.
     """
     if listed is None:
         frequent = counts.most_frequent(config.min_count, config.max_size or 0)
@@ -291,10 +300,12 @@ def choose_vocabulary(
     if not counts.most_frequent(limit=1):
         raise VocabularyError("the text has no tokens")
 
-    tokens = list(listed)
+    tokens = normalize_tokens(listed, corpus.normalization)
     vocabulary = from_list(tokens, counts.of_tokens(tokens))
     if vocabulary.counts[0] == 0:
-        hint = "; the text is converted to lower case, so the list must be in lower case, too" if lowercase else ""
+        hint = ""
+        if corpus.lowercase:
+            hint = "; the text is converted to lower case, so the list must be in lower case, too"
         raise VocabularyError(f"none of the {len(vocabulary):,} listed tokens is in the text{hint}")
 
     return vocabulary

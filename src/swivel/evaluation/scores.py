@@ -139,12 +139,12 @@ def score_sets(
 
 def _find_ids(vectors: Vectors, words: tuple[str, ...], rules: EvaluationConfig) -> list[int]:
     """Return the ids of words, with -1 for words that do not count as known."""
-    ids = vectors.vocabulary.ids
+    vocabulary = vectors.vocabulary
     limit = len(vectors) if rules.top is None else min(rules.top, len(vectors))
 
     # Words are sorted by frequency: the first `limit` are the most frequent ones.
-    numbers = [ids.get(word, limit) for word in words]
-    return [number if number < limit else -1 for number in numbers]
+    numbers = map(vocabulary.find, words)
+    return [-1 if number is None or number >= limit else number for number in numbers]
 
 
 def score_similarity(vectors: Vectors, pairs: SimilaritySet, rules: EvaluationConfig | None = None) -> SetResult:

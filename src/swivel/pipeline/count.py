@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from swivel.config import SCORERS, CorpusConfig, CountConfig, VocabularyConfig, stage_config
+from swivel.corpus.segmentation import resolve_tokenizer
 from swivel.corpus.sources import (
     Texts,
     can_compare,
@@ -117,6 +119,10 @@ def count_texts(
     phrases = list_phrases(counting.corpus, options)
     files_read = [*local_files(texts), vocabulary_file, counting.corpus.phrase_file]
     output = check_output(out, files_read, options)
+    if isinstance(texts, Iterator):
+        prepare_device(counting.count)  # An unusable device is reported before an item is taken.
+    texts, corpus = resolve_tokenizer(texts, counting.corpus, options.progress)
+    counting = dataclasses.replace(counting, corpus=corpus)
     record: dict[str, dict[str, Any]] = {"config": counting.to_dict(), "inputs": {}}  # of the manifest
     if output is not None:
         # Digests come first: a finished folder of the same text is returned without reading it again.
@@ -201,7 +207,7 @@ def read_beside_device(
 
     reading: dict[str, Any] = {"threads": options.thread_count, "memory_bytes": options.memory_bytes}
     files = files_of(texts) if may_use_cuda(counting.count.device) and can_start_processes() else None
-    if files is None or not all(map(is_on_disk, files)):
+    if files is None or not all(map(is_on_disk, files)) or callable(counting.corpus.tokenizer):
         return read(texts, counting, *arguments, progress=options.progress, check=check, **reading)
 
     with ChildProcess() as process:
@@ -229,7 +235,7 @@ def number_text(
         progress.message(f"joined nowhere: {plural(len(absent), 'listed phrase')}, such as {absent[0]!r}")
 
     # Types were counted while the text was read, so that it is not read again.
-    vocabulary = choose_vocabulary(encoded.types, counting.vocabulary, word_list, lowercase=counting.corpus.lowercase)
+    vocabulary = choose_vocabulary(encoded.types, counting.vocabulary, word_list, counting.corpus)
     unit = counting.corpus.unit
     check_units(encoded.token_count, encoded.unit_count, unit)
     progress.message(describe_text(encoded.token_count, encoded.unit_count, unit, vocabulary))
@@ -295,6 +301,7 @@ def find_phrases(texts: Texts, *, options: RunOptions | None = None, **settings:
 
     reading = {"threads": options.thread_count, "memory_bytes": options.memory_bytes}
     with scratch_folder(Path(tempfile.gettempdir())) as scratch:
-        joined: Any = encode_texts(find_texts(texts), config, None, scratch, progress=options.progress, **reading)
+        texts, config = resolve_tokenizer(find_texts(texts), config, options.progress)
+        joined: Any = encode_texts(texts, config, None, scratch, progress=options.progress, **reading)
     # The highest scores are those of rare names, which few people look for.
     return sorted(joined.phrases, key=lambda phrase: (-phrase.occurrences, -phrase.score, phrase.token))

@@ -21,6 +21,8 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from swivel.config import CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig, recorded_config
+from swivel.corpus.normalization import normalize_tokens
+from swivel.corpus.segmentation import is_function_name, sample_texts
 from swivel.corpus.sources import Texts, can_compare, find_texts, local_files, record_sources
 from swivel.corpus.vocabulary import Vocabulary, choose_tokens, from_list
 from swivel.counts import Matrix
@@ -93,15 +95,24 @@ def extend(
     counting = _choose_counting(trained, settings)
 
     texts = find_texts(texts, out)
+    if is_function_name(counting.corpus.tokenizer) and "tokenizer" not in settings:
+        # A folder may come from anyone: its manifest must not choose what is imported.
+        texts, sample = sample_texts(texts, counting.corpus)
+        if sample:
+            raise ConfigError(
+                f"the text of the training was split by {counting.corpus.tokenizer!r}: pass it as tokenizer, or pass "
+                "lists of tokens",
+                argument="tokenizer",
+            )
     word_list = list_tokens(vocabulary)
     if word_list is not None:
-        word_list = tuple(dict.fromkeys(word_list))
+        word_list = tuple(dict.fromkeys(normalize_tokens(word_list, counting.corpus.normalization)))
 
     config = {**trained.settings, **counting.to_dict()}
     path = check_output(out, [trained.path, file_of(vocabulary), *local_files(texts)], options)
     inputs = {}
     if path is not None:
-        sources, facts = record_sources(texts, counting.corpus, path, options)
+        sources, facts = record_sources(texts, counting.corpus.without_path(), path, options)
         inputs = {"vectors": trained.fingerprint, **sources}
         if word_list is not None:
             inputs["vocabulary"] = fingerprint(list(word_list))
@@ -164,6 +175,8 @@ def _choose_counting(trained: Vectors, settings: Mapping[str, Any]) -> TextCount
     fixed = {**recorded["corpus"], **recorded["count"]}
     for name, value in new_settings.items():
         # Another kind of file has the same words; a device is not recorded.
+        if callable(value) and CorpusConfig(tokenizer=value).without_path().tokenizer == fixed[name]:
+            continue
         if name in fixed and name not in FILE_SETTINGS and value != fixed[name]:
             raise ConfigError(
                 f"{name} must be {fixed[name]!r} as in the training of {_name(trained)}, got {value!r}; omit {name}",

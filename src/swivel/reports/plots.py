@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import functools
 import io
+import unicodedata
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
@@ -62,6 +64,7 @@ PALETTE = (
 MAX_LABEL = 28  # letters on a map
 _EDGE = 1.15  # of the visible part of a map
 _LABEL_POINTS = 6.5  # size of these letters
+_SCRIPT_NAMES = {"Cjk": "Chinese"}
 _RASTER = 5_000  # with more points, SVG and PDF contain them as an image
 
 
@@ -71,6 +74,7 @@ def need_matplotlib() -> Any:
     try:
         import matplotlib
         import matplotlib.figure
+        import matplotlib.font_manager
     except ImportError as error:
         raise missing_extra("plots", "matplotlib", "plot") from error
     return matplotlib
@@ -106,7 +110,9 @@ def draw_figure(figure: Figure, kind: str) -> bytes:
         text.set_text("\n".join(map(escape_controls, text.get_text().split("\n"))))
 
     # matplotlib makes random ids for the elements of an SVG unless it is given a salt.
-    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": "swivel"}):
+    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": "swivel"}), warnings.catch_warnings():
+        # `find_fonts` has said which letters have no font; matplotlib would say it for each of them.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
         figure.savefig(file, format=kind, dpi=DOTS_PER_INCH, metadata=metadata, facecolor=PAPER)
     return file.getvalue()
 
@@ -151,6 +157,46 @@ def plot_epochs(epochs: Sequence[Mapping[str, float]]) -> Figure:
     return figure
 
 
+def find_fonts(text: str) -> list[str]:
+    """Return the fonts for a text: matplotlib's own, and installed ones for the letters that it lacks.
+
+    Warns, once, if no installed font has some of the letters.
+    """
+    fonts = [str(_STYLE["font.family"])]
+    manager = need_matplotlib().font_manager
+    missing = {ord(char) for char in text if char.isprintable()}
+    missing -= _letters_of(manager.findfont(fonts[0]))
+    installed = sorted({(entry.name, entry.fname) for entry in manager.fontManager.ttflist}) if missing else []
+
+    while missing:
+        # The font with most of the letters; of several, the first by name, so that a machine always takes the same.
+        best = max(installed, key=lambda font: len(missing & _letters_of(font[1])))
+        found = missing & _letters_of(best[1])
+        if not found:
+            break
+        fonts.append(best[0])
+        missing -= found
+
+    if missing:
+        scripts = sorted({unicodedata.name(chr(point), "other").split()[0].capitalize() for point in missing})
+        scripts = [_SCRIPT_NAMES.get(name, name) for name in scripts]
+        warnings.warn(
+            f"no installed font has the letters of {', '.join(scripts)}, which are boxes in the figure: install one, "
+            "such as Noto Sans, and delete the font cache of matplotlib",
+            stacklevel=2,
+        )
+    return fonts
+
+
+@functools.cache
+def _letters_of(path: str) -> frozenset[int]:
+    """Return the code points that a font file has."""
+    try:
+        return frozenset(need_matplotlib().ft2font.FT2Font(path).get_charmap())
+    except (OSError, RuntimeError):  # removed since matplotlib listed it, or damaged
+        return frozenset()
+
+
 @in_style
 def plot_map(
     labels: Sequence[str],
@@ -176,12 +222,15 @@ def plot_map(
 
     # In printer's points, 72 per inch, in which letters are measured.
     places = (points - lowest) / (highest - lowest) * np.array(size) * 72
-    for number, label in _choose_labels(labels, places, range(len(labels)) if order is None else order, size):
+    shown = dict(_choose_labels(labels, places, range(len(labels)) if order is None else order, size))
+    fonts = find_fonts("".join(shown.values()))
+    for number, label in shown.items():
         x, y = points[number].tolist()
         # A $ in a label is not the start of a formula.
         axes.annotate(
-            label, (x, y), (2.5, 0), textcoords="offset points", va="center", fontsize=_LABEL_POINTS, parse_math=False
-        )
+            label, (x, y), (2.5, 0), textcoords="offset points", va="center", parse_math=False,
+            fontsize=_LABEL_POINTS, fontfamily=fonts,
+        )  # fmt: skip
     return figure
 
 

@@ -228,7 +228,7 @@ def _choose_words(models: Sequence[Vectors], config: CompareConfig) -> list[str]
         counts = model.vocabulary.counts
         # A count of 0 is unknown, as in files of other tools.
         is_usable = ((counts == 0) | (counts >= config.min_count)) & ~model.is_zero
-        words = [word for word in words if word in model and is_usable[model.vocabulary.ids[word]]]
+        words = [word for word in words if word in model and is_usable[model.vocabulary.id(word)]]
 
     if not words:
         raise ConfigError(
@@ -240,7 +240,7 @@ def _choose_words(models: Sequence[Vectors], config: CompareConfig) -> list[str]
 
 def _restrict(model: Vectors, words: Sequence[str]) -> Vectors:
     """Return the model with only these words, in this order."""
-    ids = [model.vocabulary.ids[word] for word in words]
+    ids = [model.vocabulary.id(word) for word in words]
     return Vectors(VectorTable(Vocabulary(words, model.vocabulary.counts[ids]), model.unit_vectors[ids]))
 
 

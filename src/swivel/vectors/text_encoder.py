@@ -9,14 +9,15 @@ rounding.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.config import CorpusConfig
+from swivel.config import CorpusConfig, recorded_config
+from swivel.corpus.normalization import normalize
 from swivel.corpus.sources import refuse_table
 from swivel.errors import ConfigError
 from swivel.runtime.parallel import map_in_order
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 SMOOTHING = 1e-3
 TEXTS_PER_BATCH = 8_192
+_SAMPLE_TEXTS = 20  # of a batch, to see whether it has spaces
 _TEXT_WORDS = 10  # of the random texts whose common component is removed
 _CHUNK_ROWS = 8_192
 LABELS_OF_MODEL = 3  # times the memory of a label, for the tokenizer of a model: two dictionaries and their JSON
@@ -45,20 +47,51 @@ class TextEncoder:
 
         self._vectors = vectors
         self._subwords = vectors.subwords if guess else None
-        self._numbering = TextNumbering(vectors.vocabulary.tokens, find_tokenizer(vectors))
+        config = find_tokenizer(vectors)
+        self._tokenizer = config.tokenizer
+        self._numbering = TextNumbering(vectors.vocabulary.tokens, config)
         self.weights = weigh_words(vectors.vocabulary.counts, smoothing)
         self.common = find_common_components(vectors, self.weights, components)
 
-    def encode(self, texts: Iterable[str | None], *, threads: int) -> Floats:
+    def encode(
+        self,
+        texts: Iterable[str | Sequence[str] | None],
+        *,
+        tokenizer: Callable[[str], Iterable[str]] | str | None = None,
+        threads: int,
+    ) -> Floats:
         """Return one vector per text, of shape (n_texts, dim); zeros for a text without known words."""
         if isinstance(texts, str):
             raise ConfigError(f"texts must be a list of strings, got the text {texts!r}: pass [text]")
         refuse_table(texts)
-        remaining = iter(texts)
+        from swivel.corpus.segmentation import split_texts
+
+        remaining = iter(texts if tokenizer is None else split_texts(texts, tokenizer))
         batches = iter(lambda: list(islice(remaining, TEXTS_PER_BATCH)), [])
+        if tokenizer is None:
+            batches = map(self._check_batch, batches)
         numbered = map(self._numbering.number, batches)
         parts = list(map_in_order(self._encode_batch, numbered, threads=threads))
         return np.concatenate(parts) if parts else np.zeros((0, self._vectors.dim), np.float32)
+
+    def _check_batch(self, batch: list[Any]) -> list[Any]:
+        """Return a batch; raise ConfigError if the texts need another tokenizer, or if that was a function."""
+        from swivel.corpus.segmentation import find_language, is_function_name
+
+        texts = [text for text in batch[:_SAMPLE_TEXTS] if isinstance(text, str)]
+        hint = "pass lists of tokens, or tokenizer"
+        if texts and is_function_name(self._tokenizer):
+            raise ConfigError(
+                f"the text of the training was split by {self._tokenizer!r}: {hint}", argument="tokenizer"
+            )
+        language = find_language("\n".join(texts)) if self._tokenizer == "words" else None
+        if language is not None:
+            raise ConfigError(
+                f"the texts are {language}, which has no spaces between words, so that they cannot be split as the "
+                f"text of the training was: {hint}, such as 'icu'",
+                argument="tokenizer",
+            )
+        return batch
 
     def _encode_batch(self, texts: NumberedTexts) -> Floats:
         vectors = self._vectors.vectors
@@ -133,12 +166,17 @@ def find_common_components(vectors: Vectors, weights: Floats, components: int) -
 def find_tokenizer(vectors: Vectors) -> CorpusConfig:
     """Return how the text of the training was split, or for vectors of other tools, how their labels look."""
     if "corpus" in vectors.settings:
-        return CorpusConfig(**vectors.settings["corpus"])
+        return recorded_config(CorpusConfig, vectors.settings["corpus"])
 
     # Capital letters in labels mean that the text was not lower-cased, punctuation that it was split at white space.
     labels = vectors.vocabulary.tokens
     is_lower = all(label == label.lower() for label in labels)
-    return CorpusConfig(tokenizer="words" if are_words(labels) else "whitespace", lowercase=is_lower)
+    is_normal = all(normalize(label, "NFC") == label for label in labels)
+    return CorpusConfig(
+        tokenizer="words" if are_words(labels) else "whitespace",
+        lowercase=is_lower,
+        normalization="NFC" if is_normal else "none",
+    )
 
 
 def are_words(labels: Sequence[str]) -> bool:

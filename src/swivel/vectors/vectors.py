@@ -161,7 +161,7 @@ class Vectors(GensimNames):
         return len(self.vocabulary)
 
     def __contains__(self, token: object) -> bool:
-        return token in self.vocabulary
+        return isinstance(token, str) and self.vocabulary.find(token) is not None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.vocabulary)
@@ -184,7 +184,7 @@ class Vectors(GensimNames):
 
     def find_row(self, token: str) -> int:
         """Return the id of a row; an UnknownToken error says if a table has a column of that name."""
-        number = self.vocabulary.ids.get(token)
+        number = self.vocabulary.find(token)
         if number is not None:
             return number
 
@@ -202,7 +202,7 @@ class Vectors(GensimNames):
 
     def get(self, token: str, default: Any = None, *, guess: bool = False) -> Any:
         """Return the vector of a token; if it is not in the vocabulary, a guess from its spelling, or `default`."""
-        if token in self.vocabulary:
+        if token in self:
             return self[token]
         return self.guess(token).vector if guess and self.subwords is not None else default
 
@@ -454,12 +454,13 @@ class Vectors(GensimNames):
 
     def encode(
         self,
-        texts: Iterable[str | None],
+        texts: Iterable[str | Sequence[str] | None],
         *,
         smoothing: float = SMOOTHING,
         components: int = 1,
         guess: bool = True,
         normalize: bool = False,
+        tokenizer: Callable[[str], Iterable[str]] | str | None = None,
         threads: int | None = None,
     ) -> Floats:
         """Return one vector per text, of shape (n_texts, dim); zeros for a text without words.
@@ -467,12 +468,15 @@ class Vectors(GensimNames):
         The vector is the mean of the word vectors with the weights a / (a + p), where a is `smoothing` and p the share
         of the word among all tokens; then the first `components` that all texts have in common are removed. With
         `smoothing=inf, components=0` it is the plain mean. Unknown words are guessed from their spelling, if there are
-        n-grams, or left out. `normalize` scales each vector to length 1.
+        n-grams, or left out. `normalize` scales each vector to length 1. A text is a string, which is split as the
+        text of the training was, or by `tokenizer` (a function, `module:function` or "icu"), or a list of tokens.
         """
         settings = smoothing, components, guess
         if settings not in self._encoders:
             self._encoders[settings] = TextEncoder(self, *settings)
-        encoded = self._encoders[settings].encode(texts, threads=RunOptions(threads=threads).thread_count)
+        encoded = self._encoders[settings].encode(
+            texts, tokenizer=tokenizer, threads=RunOptions(threads=threads).thread_count
+        )
         return scale_to_unit(encoded) if normalize else encoded
 
     def score(self, row: str, column: str) -> float:

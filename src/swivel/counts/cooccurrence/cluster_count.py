@@ -153,7 +153,7 @@ class _RayCounter:
             starts = range(0, len(tables), TABLES_PER_MERGE)
             tables = [merge.remote(*tables[start : start + TABLES_PER_MERGE]) for start in starts]
 
-        reference = choose.remote(choice, listed, self.reading.config.lowercase, *tables)
+        reference = choose.remote(choice, listed, self.reading.config, *tables)
         [(_, vocabulary)] = self._results([reference], "choosing the vocabulary", [1], "tasks")
 
         unit = self.reading.config.unit
@@ -272,10 +272,10 @@ def merge_types(*parts: PackedTypes) -> PackedTypes:
 
 
 def choose_words(
-    config: VocabularyConfig, listed: tuple[str, ...] | None, lowercase: bool, *parts: PackedTypes
+    config: VocabularyConfig, listed: tuple[str, ...] | None, corpus: CorpusConfig, *parts: PackedTypes
 ) -> Vocabulary:
     """Return the vocabulary of a corpus from the types of its parts."""
-    return choose_vocabulary(TypeCounts(parts, _CHOICE_BYTES), config, listed, lowercase=lowercase)
+    return choose_vocabulary(TypeCounts(parts, _CHOICE_BYTES), config, listed, corpus)
 
 
 def count_ranges(

@@ -88,11 +88,13 @@ def _describe_tokenizer(vectors: Vectors) -> dict[str, Any]:
 
     steps: list[dict[str, Any]] = []
     splitter: dict[str, Any] = {"type": "WhitespaceSplit"}
-    if config.tokenizer == "words":
+    if config.tokenizer != "whitespace":
         spellings = _SPELLINGS.items()
         steps = [{"type": "Replace", "pattern": {"String": char}, "content": new} for char, new in spellings]
         word = _WORD.replace("JOINERS", _JOINERS + "_" * config.keep_underscores)
         splitter = {"type": "Split", "pattern": {"Regex": word}, "behavior": "Removed", "invert": True}
+    if config.normalization != "none":
+        steps.insert(0, {"type": config.normalization})
     if config.lowercase:
         steps.append({"type": "Lowercase"})
 
