@@ -214,9 +214,12 @@ def test_links_of_pages_outside_the_site_lead_somewhere(page: Path) -> None:
         assert anchor in ("", *(re.sub(r"[^\w\- ]", "", each).lower().replace(" ", "-") for each in headings)), link
 
 
-def test_the_api_page_has_every_public_name() -> None:
-    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
-    assert {f"::: swivel.{name}" for name in swivel.__all__ if name != "__version__"} <= set(page.splitlines())
+def test_the_api_pages_have_every_public_name() -> None:
+    overview = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    lines = [line for page in (ROOT / "docs" / "api").glob("*.md") for line in page.read_text("utf-8").splitlines()]
+    for name in set(swivel.__all__) - {"__version__"}:
+        assert f"::: swivel.{name}" in lines
+        assert f"#swivel.{name})" in overview
 
 
 def test_errors_of_the_troubleshooting_page_are_those_of_the_code() -> None:
@@ -264,8 +267,9 @@ def test_the_site_builds_without_a_warning_and_fetches_nothing(tmp_path: Path) -
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=os.environ | QUIET)
     assert done.returncode == 0, done.stderr
     assert "WARNING" not in done.stderr
-    pages = list((tmp_path / "site").glob("*.html"))
-    assert {page.stem for page in (ROOT / "docs").glob("*.md")} <= {page.stem for page in pages}
+    pages = list((tmp_path / "site").rglob("*.html"))
+    sources = [*(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.ipynb")]
+    assert {page.stem for page in sources} <= {page.stem for page in pages}
     for page in pages:
         fetches = Fetches()
         fetches.feed(page.read_text(encoding="utf-8"))
