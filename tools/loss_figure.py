@@ -27,7 +27,6 @@ def main() -> None:
         axes.plot(predicted, compute_losses(predicted, count), color=color, label=f"observed, x = {count}")
     axes.plot(predicted, compute_losses(predicted, 0), color="#d98c1f", linestyle="--", label="never observed")
 
-    axes.axvline(0, color=INK, linewidth=0.6)
     axes.set(xlim=(-4, 4), ylim=(0, 6), ylabel="loss")
     axes.set_xlabel("predicted value minus target: pmi if observed, pmi* if not")
     axes.legend(frameon=False, labelcolor=INK, loc="upper center")
