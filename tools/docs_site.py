@@ -2,6 +2,7 @@
 
 - The notebooks of `examples/`, with the output that is stored in them, as pages below `gallery/`.
 - The changelog, as it is in the repository.
+- Tables of settings, from the dataclasses of `swivel.config`, where a page says `<!-- settings: NAME -->`.
 - Formulas between dollar signs, drawn by matplotlib, so that the site needs no script and no network for them.
 """
 
@@ -10,6 +11,8 @@ from __future__ import annotations
 import html
 import json
 import re
+import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,11 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "src"))
+
+from swivel import config as settings  # noqa: E402
+
+SETTINGS = re.compile(r"<!-- settings: (\w+) -->")
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S)
 EM = 10.0  # size in which formulas are drawn; the page scales them to the size of its text
 COMMANDS = {Outline.MOVETO: "M", Outline.LINETO: "L", Outline.CURVE3: "Q", Outline.CURVE4: "C", Outline.CLOSEPOLY: "Z"}
@@ -39,9 +47,23 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+def on_page_markdown(text: str, **_: Any) -> str:
+    """Write the tables of settings."""
+    return SETTINGS.sub(lambda found: list_settings(getattr(settings, found[1])), text)
+
+
 def on_page_content(text: str, **_: Any) -> str:
     """Draw the formulas of a page."""
     return FORMULA.sub(lambda found: draw_formula(html.unescape(found[2]), is_inline=found[1] == "span"), text)
+
+
+# Settings
+
+
+def list_settings(config: Any) -> str:
+    """Return a table of the fields of a configuration: name, default, meaning."""
+    rows = [f"| `{field.name}` | `{field.default!r}` | {field.metadata['help']} |" for field in fields(config)]
+    return "\n".join(["| field | default | |", "| --- | --- | --- |", *rows])
 
 
 # Notebooks
