@@ -1,4 +1,4 @@
-"""Draws docs/images/loss.svg: the loss of one cell as a function of the dot product, as in Figure 4 of the paper.
+"""Draws docs/images/loss.svg: the loss of one cell as a function of the dot product, as in the paper.
 
 python tools/loss_figure.py
 """
