@@ -214,9 +214,23 @@ def test_links_of_pages_outside_the_site_lead_somewhere(page: Path) -> None:
         assert anchor in ("", *(re.sub(r"[^\w\- ]", "", each).lower().replace(" ", "-") for each in headings)), link
 
 
-def test_the_api_page_has_every_public_name() -> None:
-    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
-    assert {f"::: swivel.{name}" for name in swivel.__all__ if name != "__version__"} <= set(page.splitlines())
+def test_pages_are_short_and_tables_are_narrow() -> None:
+    """The limits keep the documentation readable: what is not needed for use belongs in `experiments/`."""
+    lines = {"|", "---"}
+    words = {page: sum(word not in lines for word in page.read_text("utf-8").split()) for page in PAGES}
+    assert words[ROOT / "README.md"] <= 900
+    assert sum(words.values()) - words[ROOT / "README.md"] <= 25_000
+    for page in PAGES:
+        rules = re.findall(r"^\|(?: --- \|)+$", page.read_text(encoding="utf-8"), re.M)
+        assert all(rule.count("---") <= 8 for rule in rules), page.name
+
+
+def test_the_api_pages_have_every_public_name() -> None:
+    overview = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    lines = [line for page in (ROOT / "docs" / "api").glob("*.md") for line in page.read_text("utf-8").splitlines()]
+    for name in set(swivel.__all__) - {"__version__"}:
+        assert f"::: swivel.{name}" in lines
+        assert f"#swivel.{name})" in overview
 
 
 def test_errors_of_the_troubleshooting_page_are_those_of_the_code() -> None:
@@ -264,11 +278,17 @@ def test_the_site_builds_without_a_warning_and_fetches_nothing(tmp_path: Path) -
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=os.environ | QUIET)
     assert done.returncode == 0, done.stderr
     assert "WARNING" not in done.stderr
-    pages = list((tmp_path / "site").glob("*.html"))
-    assert {page.stem for page in (ROOT / "docs").glob("*.md")} <= {page.stem for page in pages}
+    site = tmp_path / "site"
+    assert (site / "algorithm.html").read_text(encoding="utf-8").count('<svg class="formula"') > 20
+    assert "data:image/png" in (site / "gallery" / "words.html").read_text(encoding="utf-8")
+    assert "<code>accumulator_decay</code>" in (site / "api" / "settings.html").read_text(encoding="utf-8")
+    pages = list(site.rglob("*.html"))
+    sources = [*(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.ipynb")]
+    assert {page.stem for page in sources} <= {page.stem for page in pages}
     for page in pages:
         fetches = Fetches()
         fetches.feed(page.read_text(encoding="utf-8"))
+        assert "arithmatex" not in page.read_text(encoding="utf-8"), page.name
         assert not [each for each in fetches.found if each.startswith(("http", "//"))], page.name
-    for sheet in (tmp_path / "site").rglob("*.css"):
+    for sheet in site.rglob("*.css"):
         assert not re.findall(r"(?:url\(|@import )[\"']?(?:https?:)?//", sheet.read_text(encoding="utf-8")), sheet.name

@@ -34,7 +34,9 @@ NAMES = ("paper", "fast", "default", "table", "graph")
 # Every field of every stage, one value per recipe in the order of NAMES.
 SETTINGS: dict[str, dict[str, tuple[Any, Any, Any, Any, Any]]] = {
     "corpus": {
-        "tokenizer": ("words", "words", "words", "words", "words"),
+        "tokenizer": ("auto", "auto", "auto", "auto", "auto"),
+        "normalization": ("NFC", "NFC", "NFC", "NFC", "NFC"),
+        "turkish": (False, False, False, False, False),
         "unit": ("sentence", "line", "line", "line", "line"),
         "lowercase": (True, True, True, True, True),
         "keep_underscores": (False, False, False, False, False),

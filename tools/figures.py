@@ -82,6 +82,12 @@ def draw_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def turn(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table with a column for each row: what has many columns and few rows fits on a page then."""
+    first, *others = zip(header, *rows, strict=True)
+    return draw_table(first, others)
+
+
 def draw_figure(value: float) -> str:
     """Return a figure between -1 and 1 as the paper prints it.
 
@@ -150,7 +156,7 @@ def headline() -> str:
             ]
         )
     header = ["", "machine", "text to vectors", "of it training", "CPU time", "seeds", *SETS.values()]
-    return draw_table(header, make_bold(rows, range(6, len(header))))
+    return turn(header, make_bold(rows, range(6, len(header))))
 
 
 def performance() -> str:
@@ -202,7 +208,7 @@ def untuned_halves() -> str:
         [label, *(draw_figure(read_result(name)["figures"]["report"][key]) for key in SETS)]
         for name, label in all_rows().items()
     ]
-    return draw_table(["untuned halves", *SETS.values()], make_bold(rows, range(1, len(SETS) + 1)))
+    return turn(["untuned halves", *SETS.values()], make_bold(rows, range(1, len(SETS) + 1)))
 
 
 COMPARED = {"default_cpu": "CPU", "default_cuda": "GPU"}  # methods of `benchmarks/significance.py`
@@ -250,7 +256,7 @@ def small_corpus() -> str:
         result = read_result(name)
         figures = [draw_figure(result["figures"]["whole"][key]) for key in SETS]
         rows.append([label, draw_seconds(result["cpu_seconds"]), *figures])
-    return draw_table(["", "CPU time", *SETS.values()], make_bold(rows, range(2, len(SETS) + 2)))
+    return turn(["", "CPU time", *SETS.values()], make_bold(rows, range(2, len(SETS) + 2)))
 
 
 def gpu_speed() -> str:
@@ -394,16 +400,16 @@ def fault_tests() -> str:
 
 def table_ranking() -> str:
     """Return Recall@20 / NDCG@20 of all methods on the tables that were kept apart."""
-    return draw_ranking(KEPT_APART)
+    return turn(*compare_rankings(KEPT_APART))
 
 
 def table_ranking_seen() -> str:
     """Return the same for the tables that were seen before the rule was committed."""
-    return draw_ranking(SEEN)
+    return draw_table(*compare_rankings(SEEN))
 
 
-def draw_ranking(tables: Sequence[str]) -> str:
-    """Return Recall@20 / NDCG@20 of all methods on some tables."""
+def compare_rankings(tables: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+    """Return Recall@20 / NDCG@20 of all methods on some tables: a header, and a row for each table."""
     names = {
         "popularity": "popularity",
         "swivel": "Swivel, untuned",
@@ -423,7 +429,7 @@ def draw_ranking(tables: Sequence[str]) -> str:
         cells += [draw_pair(each) if each else "" for each in found]
         new_rows = table["methods"]["new rows"]
         lines.append([*cells, " and ".join(draw_pair(new_rows[kind]) for kind in ("trained", "folded in"))])
-    return draw_table(["table", *names.values(), "a tenth of the rows, trained and folded in"], lines)
+    return ["table", *names.values(), "a tenth of the rows, trained and folded in"], lines
 
 
 def draw_pair(found: dict[str, float]) -> str:

@@ -1,7 +1,7 @@
 """Backends compute training steps.
 
 `reference` is NumPy in float64, `cpu` uses torch products and numba kernels, `triton` runs on NVIDIA GPUs, and `torch`
-runs on every other device. `docs/architecture.md` explains how to add one.
+runs on every other device. `CONTRIBUTING.md` explains how to add one.
 """
 
 from swivel.training.backends.base import Backend as Backend
