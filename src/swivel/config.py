@@ -441,7 +441,7 @@ RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 
 Stage = TypeVar("Stage")
 
-# What manifests without these settings mean: until version 0.3, text was not normalized.
+# What manifests without these settings mean: text was not normalized before they existed.
 _BEFORE_UNICODE: Mapping[str, Any] = {"normalization": "none"}
 
 
