@@ -455,7 +455,7 @@ TEXT_RECIPES = tuple(name for name in RECIPES if name not in ("table", "graph"))
 
 Stage = TypeVar("Stage")
 
-# What manifests without these settings mean: until version 0.3, text was not normalized.
+# What manifests without these settings mean: text was not normalized before they existed.
 _BEFORE_UNICODE: Mapping[str, Any] = {"normalization": "none"}
 
 
