@@ -30,7 +30,8 @@ from numpy.typing import NDArray
 from common import keep, make_parser, parse_arguments
 from swivel.config import TrainConfig
 from swivel.counts.block_layout import Layout
-from swivel.counts.matrix import BlockCells, Matrix, MatrixCells
+from swivel.counts.matrix import Matrix
+from swivel.counts.matrix_cells import BlockCells, MatrixCells
 from swivel.counts.shards import CellArrays
 from swivel.training.backends import BackendSettings, Step, ZeroSampling
 from swivel.training.loop import TrainingResult, train_matrix

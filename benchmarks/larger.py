@@ -23,7 +23,7 @@ import torch
 from common import keep, make_parser, parse_arguments
 from gpu import store_cells, to_units
 from swivel.config import TrainConfig
-from swivel.counts.matrix import MatrixCells
+from swivel.counts.matrix_cells import MatrixCells
 from swivel.training.backends import BackendSettings, ParameterBlock, Step, ZeroSampling
 from swivel.training.backends.base import PendingLosses
 from swivel.training.objective import Loss

@@ -38,7 +38,7 @@ from swivel.config import TrainConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import MatrixBuilder, MatrixSpec
 from swivel.counts.block_layout import Layout
-from swivel.counts.matrix import MatrixCells
+from swivel.counts.matrix_cells import MatrixCells
 from swivel.counts.shards import CellArrays, make_piece
 from swivel.storage.lock import remove_tree
 from swivel.storage.manifest import read_manifest

@@ -47,6 +47,7 @@ def write_world(home: Path) -> None:
     write_texts(home)
     write_tables(home)
     write_sets(home / "sets")
+    write_graph(home)
 
     (home / "reviews.tsv").write_text("good\tthe king\nbad\ta flea\n" * 6, encoding="utf-8")
     (home / "classes.tsv").write_text("king\tperson\ntuxedo\tgarment\n", encoding="utf-8")
@@ -57,6 +58,17 @@ def write_world(home: Path) -> None:
         swivel.run(home / "corpus.txt", home / name, recipe="fast", dim=8, epochs=3, seed=seed)
     swivel.export(swivel.load(home / "work"), home / "glove.6B.300d.txt", format="glove")
     make_spelled().save(home / "spelled" / "vectors")
+
+
+def write_graph(home: Path) -> None:
+    """Write the edges of two rings of friends, some of them held out, and the club of each."""
+    edges = [f"{club}{i} {club}{(i + step) % 12}" for club in "ab" for i in range(12) for step in (1, 2, 3)]
+    (home / "friends.edges").write_text(
+        "\n".join(["a0 b0", *(edge for number, edge in enumerate(edges) if number % 8)]) + "\n", encoding="utf-8"
+    )
+    (home / "held-out.edges").write_text("\n".join(edges[::8]) + "\n", encoding="utf-8")
+    clubs = "".join(f"{club}{i}\tclub {club}\n" for club in "ab" for i in range(12))
+    (home / "clubs.tsv").write_text(clubs, encoding="utf-8")
 
 
 def make_spelled() -> swivel.Vectors:

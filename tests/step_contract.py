@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from swivel.config import TrainConfig
 from swivel.counts import BlockCells
 from swivel.counts.block_layout import Layout
-from swivel.counts.matrix import MatrixCells
+from swivel.counts.matrix_cells import MatrixCells
 from swivel.counts.shards import make_piece
 from swivel.training.backends import (
     Backend,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from swivel.config import TrainConfig
 from swivel.counts.block_layout import Layout
 from swivel.counts.builder import to_units
-from swivel.counts.matrix import MatrixCells
+from swivel.counts.matrix_cells import MatrixCells
 from swivel.counts.shards import make_piece
 from swivel.training.backends import BackendSettings, ParameterBlock, Step, ZeroSampling
 from swivel.training.backends.base import Starts

@@ -51,6 +51,7 @@ KNOWN_TO = {
     "ray": {"runtime", "counts", "training"},
     "fsspec": {"corpus"},
     "gensim": {"vectors"},
+    "networkx": {"counts"},
     "matplotlib": {"reports"},
     "pooch": {"evaluation"},
     "sklearn": {"estimator", "evaluation", "explorer"},

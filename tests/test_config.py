@@ -151,7 +151,7 @@ def test_settings_override_the_recipe_and_none_does_not() -> None:
 
 
 def test_unknown_recipe_is_refused() -> None:
-    with pytest.raises(ConfigError, match="recipe must be one of paper, fast, default, table, got 'slow'"):
+    with pytest.raises(ConfigError, match="recipe must be one of paper, fast, default, table, graph, got 'slow'"):
         stage_config(TrainConfig, "slow")
 
 

@@ -118,6 +118,16 @@ def write_ratings(file: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_notebook_of_a_graph_finds_communities_and_held_out_edges(tmp_path: Path) -> None:
+    outputs = run_notebook(nbformat.read(EXAMPLES / "graph.ipynb", as_version=4), tmp_path)
+    groups = outputs[1][0].text.splitlines()
+    assert any("'Fantine', 'Tholomyes'" in group for group in groups)
+    assert any("'Enjolras', 'Courfeyrac', 'Combeferre'" in group for group in groups)
+    found = re.search(r"auc=(0\.\d+)", outputs[3][0].data["text/plain"])
+    assert found is not None
+    assert float(found[1]) > 0.85
+
+
 def test_the_notebook_of_guesses_is_surer_of_what_a_guess_can_do(tmp_path: Path) -> None:
     outputs = run_notebook(nbformat.read(EXAMPLES / "guesses.ipynb", as_version=4), tmp_path)
     tables = [outputs[number][-1].data["text/plain"] for number in (2, 3)]

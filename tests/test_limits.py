@@ -22,7 +22,7 @@ from swivel.counts.block_layout import Layout, choose_layout
 from swivel.counts.cooccurrence.corpus_count import CountPlan, Survey, forecast_count, make_spec
 from swivel.counts.cooccurrence.corpus_count import make_plan as make_count_plan
 from swivel.counts.cooccurrence.rows import ChunkCounter
-from swivel.counts.matrix import MatrixCells
+from swivel.counts.matrix_cells import MatrixCells
 from swivel.counts.shards import CellArrays
 from swivel.errors import MemoryBudgetError, StorageError
 from swivel.runtime import resources

@@ -22,9 +22,12 @@ if TYPE_CHECKING:
     from swivel.counts import MatrixSpec as MatrixSpec
     from swivel.counts import open_matrix as open_matrix
     from swivel.counts.importers import import_counts as import_counts
+    from swivel.counts.importers import walk_counts as walk_counts
     from swivel.errors import SwivelError as SwivelError
     from swivel.estimator import SwivelEmbedding as SwivelEmbedding
     from swivel.evaluation import evaluate as evaluate
+    from swivel.evaluation import evaluate_labels as evaluate_labels
+    from swivel.evaluation import evaluate_links as evaluate_links
     from swivel.evaluation import evaluate_ranking as evaluate_ranking
     from swivel.evaluation import evaluate_texts as evaluate_texts
     from swivel.evaluation import split_table as split_table
@@ -47,10 +50,17 @@ if TYPE_CHECKING:
 _NAMES = {
     "swivel.corpus.vocabulary": ("Vocabulary",),
     "swivel.counts": ("Matrix", "MatrixBuilder", "MatrixSpec", "open_matrix"),
-    "swivel.counts.importers": ("import_counts",),
+    "swivel.counts.importers": ("import_counts", "walk_counts"),
     "swivel.errors": ("SwivelError",),
     "swivel.estimator": ("SwivelEmbedding",),
-    "swivel.evaluation": ("evaluate", "evaluate_ranking", "evaluate_texts", "split_table"),
+    "swivel.evaluation": (
+        "evaluate",
+        "evaluate_labels",
+        "evaluate_links",
+        "evaluate_ranking",
+        "evaluate_texts",
+        "split_table",
+    ),
     "swivel.explorer.maps": ("make_map",),
     "swivel.pipeline.add": ("add",),
     "swivel.pipeline.count": ("count", "find_phrases"),

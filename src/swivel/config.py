@@ -369,6 +369,7 @@ WARM_START: Mapping[str, Any] = {"learning_rate": 0.1, "accumulator_decay": 1.0,
 # `default`: four columns per word; the best vectors known.
 # `table`: for rows and columns of different kinds; weight decay, unseen, blocks and epochs follow from the table,
 # and the learning rate, here that of up to 64 dimensions, from dim (training/table_settings.py).
+# `graph`: for counts of walks, of which `unseen` follows from what was omitted; experiments/graphs.md has its figures.
 RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "paper": {
         "corpus": {"unit": "sentence"},
@@ -412,7 +413,20 @@ RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         },
         "vectors": {"combine": "rows"},
     },
+    "graph": {
+        "count": {"columns": "symmetric"},
+        "train": {
+            **_QUICK,
+            "dim": 128,
+            "weight_decay": 1e-4,
+            "zeros": "auto",
+            "zeros_middle": 0.2,
+            "zeros_share": 0.006,
+        },
+        "vectors": {"combine": "sum"},
+    },
 }
+TEXT_RECIPES = tuple(name for name in RECIPES if name not in ("table", "graph"))
 
 Stage = TypeVar("Stage")
 

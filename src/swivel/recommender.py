@@ -245,17 +245,21 @@ class Recommender:
         row
             The label of a row, or the counts of a new one by column. Unknown columns are left out with a warning.
         exclude_seen
-            Leave out the columns that the row has; for a known row this needs `matrix`.
+            Leave out the columns that the row has; for a known row this needs `matrix`. Of a graph, the neighbors of a
+            node, and the node itself.
         filter
             Function that returns whether a column may be recommended.
         """
         row = row if isinstance(row, Mapping) else to_label(row)
         counts = self._counts_of(row, is_needed=exclude_seen)
+        excluded = None
+        if exclude_seen:
+            excluded = self._excluded[[self.vectors.find_row(row)]] if isinstance(row, str) else counts
         vector = self.vectors.rows[[self.vectors.find_row(row)]] if isinstance(row, str) else self.fold_in(counts)
         names = self._columns.vocabulary.tokens
         is_hidden = None if filter is None else np.array([not filter(name) for name in names])
         # The ranking adds popularity x log x_*j to w . c, in which popular columns are no better than others.
-        ids, scores = self.ranking.find_best(vector, count, seen=counts if exclude_seen else None, is_hidden=is_hidden)
+        ids, scores = self.ranking.find_best(vector, count, seen=excluded, is_hidden=is_hidden)
 
         return self._describe(ids[0], scores[0], counts)
 
@@ -298,7 +302,8 @@ class Recommender:
         where no column is left. `exclude_seen` needs `matrix`.
         """
         ids = slice(None) if rows is None else self.vectors.find_rows(map(to_label, rows))
-        return self.ranking.find_best(self.vectors.rows[ids], count, seen=self._seen[ids] if exclude_seen else None)
+        seen = self._excluded[ids] if exclude_seen else None
+        return self.ranking.find_best(self.vectors.rows[ids], count, seen=seen)
 
     def similar(self, column: Hashable, count: int = 10) -> list[Neighbor]:
         """Return the columns with the most similar vectors, by cosine."""
@@ -376,7 +381,17 @@ class Recommender:
                 "matrix is needed to leave out what a known row has: pass matrix, or exclude_seen=False",
                 argument="matrix",
             )
-        return scipy.sparse.csr_array(self.matrix.to_scipy() if isinstance(self.matrix, Matrix) else self.matrix)
+        if not isinstance(self.matrix, Matrix):
+            return scipy.sparse.csr_array(self.matrix)
+        # Counts of walks say who is near, the edges who is a neighbor.
+        edges = self.matrix.edges
+        return scipy.sparse.csr_array(self.matrix.to_scipy() if edges is None else edges)
+
+    @cached_property
+    def _excluded(self) -> Any:
+        """What known rows have and, if rows and columns are the same things, the rows themselves."""
+        seen = self._seen
+        return seen + scipy.sparse.eye_array(*seen.shape, format="csr") if self.vectors.columns_per_row == 1 else seen
 
     @cached_property
     def _column_vectors(self) -> Vectors:

@@ -111,10 +111,10 @@ def test_commands_are_listed_by_the_steps_of_a_project() -> None:
 
 def test_help_shows_defaults_and_where_recipes_differ() -> None:
     shown = " ".join(show("run", "--help-all").stdout.split())
-    assert "default: directional-bands, table: symmetric]" in shown
+    assert "default: directional-bands, table: symmetric, graph: symmetric]" in shown
     assert "ignore tokens with fewer occurrences [default: 5]" in shown
     assert "convert the text to lower case [default: yes]" in shown
-    assert "[paper: 4096, fast: auto, default: auto, table: auto]" in shown
+    assert "[paper: 4096, fast: auto, default: auto, table: auto, graph: auto]" in shown
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

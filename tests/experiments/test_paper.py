@@ -353,7 +353,7 @@ def test_wrong_arguments_are_rejected_before_any_work(tmp_path: Path, ran_stages
 
 
 def test_every_recipe_of_text_is_a_method() -> None:
-    assert set(swivel.config.RECIPES) - {"glove", "table"} <= set(ABOUT)
+    assert set(swivel.config.TEXT_RECIPES) <= set(ABOUT)
 
 
 @pytest.mark.usefixtures("without_figures")

@@ -14,6 +14,8 @@ from swivel.cli.main import cli, open_vectors, output_option
 from swivel.cli.tables import matrix_option, table_options
 from swivel.cli.terminal import draw_table, print_result, show, shown
 from swivel.evaluation import results, text_sets
+from swivel.evaluation.labels import LABEL_TABLE_HEADER, SPLITS, LabelReport
+from swivel.evaluation.links import LinkReport
 from swivel.evaluation.table_ranking import RankingReport
 from swivel.explorer.maps import LAYOUTS, MAP_FORMATS, make_map
 from swivel.reports import plots
@@ -23,6 +25,8 @@ from swivel.storage.output_folder import check_output_file, refuse_overlap
 from swivel.vectors.formats import find_vectors
 
 USED_WITH_TABLES = {"held_out", "matrix", "fields", "header", "k"}
+USED_WITH_LINKS = {"links", "matrix", "fields", "header", "hits"}
+USED_WITH_LABELS = {"labels", "fields", "header", "splits"}
 USED_WITH_TEXTS = {"texts", "sets", "data", "markdown"}
 output_file = output_option("picture to write: .png, .svg or .pdf", metavar="FILE")
 
@@ -39,6 +43,18 @@ output_file = output_option("picture to write: .png, .svg or .pdf", metavar="FIL
 )
 @matrix_option
 @table_options
+@click.option("--links", metavar="FILE", help="tell edges of a graph that were not trained with from pairs without one")
+@click.option(
+    "--hits",
+    type=int,
+    default=50,
+    show_default=True,
+    help="with --links: rank of the pair without an edge that must be below; at most a tenth of them",
+)
+@click.option("--labels", metavar="FILE", help="predict labels of nodes or other rows: a row and a label on each line")
+@click.option(
+    "--splits", type=int, default=SPLITS, show_default=True, help="with --labels: random choices of known rows"
+)
 @click.option("-k", type=int, default=20, show_default=True, help="with --held-out: columns that count")
 @click.option("--sections", is_flag=True, help="show analogies by section, too")
 @click.option("--markdown", is_flag=True, help="print tables in Markdown")
@@ -48,6 +64,10 @@ def evaluate(
     data: str | None,
     against: tuple[str, ...],
     held_out: str | None,
+    links: str | None,
+    hits: int,
+    labels: str | None,
+    splits: int,
     matrix: str | None,
     fields: str | None,
     header: bool | None,
@@ -60,8 +80,9 @@ def evaluate(
 ) -> None:
     """Word similarity, analogies and categories: the paper's eight sets, a folder's, or files of your own.
 
-    With --held-out instead: how well cells of a table are ranked that were not trained with. With --texts
-    instead: semantic textual similarity, and classification.
+    With --held-out instead: how well cells of a table are ranked that were not trained with. With --links instead: how
+    well edges of a graph are predicted; with --labels, classes of its nodes. With --texts instead: semantic textual
+    similarity, and classification.
 
     A set is text: two words and a score a line, four words (and a section) a line, or a word, a tab and its category;
     with --texts a score and two texts a line, separated by tabs, or a label and a text.
@@ -76,6 +97,17 @@ def evaluate(
         _show_ranking(recommender.evaluate(cells, k=k))
         return
 
+    table: dict[str, Any] = {"fields": fields, "header": header}
+    if links is not None:
+        refuse_idle_options(lambda name: name not in {"vectors", *USED_WITH_LINKS}, where="with --links")
+        _show_links(evaluation.evaluate_links(open_vectors(vectors), links, matrix, k=hits, **table))
+        return
+    if labels is not None:
+        refuse_idle_options(lambda name: name not in {"vectors", *USED_WITH_LABELS}, where="with --labels")
+        model = open_vectors(vectors)
+        _show_labels(evaluation.evaluate_labels(model, labels, splits=splits, progress=options.progress, **table))
+        return
+
     # Without a place, the sets of the paper are fetched.
     places = [data, *sets] if data else list(sets)
     draw = _draw_markdown if markdown else draw_table
@@ -85,7 +117,8 @@ def evaluate(
         show(scored.to_dict(), lambda: draw(text_sets.TEXT_TABLE_HEADER, scored.table()))
         return
 
-    refuse_idle_options(lambda name: name in USED_WITH_TABLES, where="without --held-out")
+    others_use = USED_WITH_TABLES | USED_WITH_LINKS | USED_WITH_LABELS
+    refuse_idle_options(lambda name: name in others_use, where="without --held-out, --links or --labels")
     # The vectors are loaded one after the other: two large models may not fit into memory.
     report, *others = (
         evaluation.evaluate(open_vectors(path), places or None, progress=options.progress, **rules)
@@ -119,6 +152,16 @@ def _show_ranking(report: RankingReport) -> None:
     values |= {f"recall@{k}, {name} columns": recall for name, recall in report.by_popularity.items()}
     rows = [[name, f"{value:.3f}"] for name, value in values.items()]
     show(report.to_dict(), lambda: draw_table([f"{report.cells:,} cells of {report.rows:,} rows", ""], rows))
+
+
+def _show_links(report: LinkReport) -> None:
+    values = {"AUC": report.auc, "average precision": report.average_precision, f"hits@{report.k}": report.hits}
+    rows = [[name, f"{value:.3f}"] for name, value in values.items()]
+    show(report.to_dict(), lambda: draw_table([f"{report.edges:,} edges", ""], rows))
+
+
+def _show_labels(report: LabelReport) -> None:
+    show(report.to_dict(), lambda: draw_table(LABEL_TABLE_HEADER, report.table()))
 
 
 @cli.group()

@@ -36,7 +36,7 @@ from swivel.cli.terminal import (
     say_goodbye,
     show,
 )
-from swivel.config import RECIPES, CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
+from swivel.config import RECIPES, TEXT_RECIPES, CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
 from swivel.errors import IS_TEXT_HINT, SwivelError, first_line
 from swivel.runtime.display import escape_controls
 from swivel.runtime.options import RunOptions
@@ -152,8 +152,11 @@ vocabulary_option = group_option(
     type=click.Path(path_type=Path),
 )
 RECIPE_HELP = "named settings: paper (as published), fast (the quick one), default (the best vectors known)"
-TABLE_HELP = "table (rows and columns of different kinds)  [default: table for such a matrix, otherwise default]"
-text_recipes = click.Choice([name for name in RECIPES if name != "table"])
+TABLE_HELP = (
+    "table (rows and columns of different kinds, or edges), graph (counts of walks)  [default: table or graph for such "
+    "a matrix, otherwise default]"
+)
+text_recipes = click.Choice(TEXT_RECIPES)
 recipe_option = click.option("--recipe", type=text_recipes, default="default", show_default=True, help=RECIPE_HELP)
 train_recipe_option = click.option("--recipe", type=click.Choice(list(RECIPES)), help=f"{RECIPE_HELP}, {TABLE_HELP}")
 

@@ -19,7 +19,7 @@ from swivel.cli.flags import (
 from swivel.cli.main import cli, open_vectors, output_option, report_matrix, text_arguments, texts_argument
 from swivel.cli.terminal import draw_table, next_command, print_result, show
 from swivel.config import CorpusConfig
-from swivel.counts.importers.import_config import ImportConfig
+from swivel.counts.importers.import_config import ImportConfig, WalkConfig
 from swivel.errors import ConfigError
 from swivel.runtime.options import RunOptions
 from swivel.runtime.resources import check_libraries
@@ -76,7 +76,7 @@ def phrases(
 @cli.command("import", cls=Command)
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @output_option("folder for the matrix")
-@config_options(ImportConfig)
+@config_options(ImportConfig, WalkConfig)
 @click.option("--row-labels", metavar="FILE", help="what the rows of a matrix are called, one a line")
 @click.option("--column-labels", metavar="FILE", help="what the columns of a matrix are called, one a line")
 @resource_options
@@ -84,12 +84,12 @@ def import_(sources: tuple[str, ...], output: str, options: RunOptions, **settin
     """Convert counts of another tool to a matrix.
 
     SOURCE: triples in .tsv or .csv (also .gz .bz2 .xz .zst; - for standard input), .parquet, .arrow or .feather;
-    scipy's .npz, .mtx; .edges, .baskets; GloVe's .bin with its vocab.txt; with --format, also crosstabs.
+    scipy's .npz, .mtx; .edges, .graphml, .gml; .baskets; GloVe's .bin with its vocab.txt; with --format, crosstabs.
 
     \b
     swivel import visits.tsv -o matrix
     swivel import log.parquet --fields user,page,visits -o matrix
-    swivel import graph.txt --format edges -o matrix
+    swivel import graph.txt --format edges --walks 10 -o matrix
     swivel import baskets.csv --format baskets -o matrix
     swivel import expression.csv --format crosstab -o matrix
     """

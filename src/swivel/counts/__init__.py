@@ -5,6 +5,7 @@ milliseconds and returns one block at a time.
 """
 
 from swivel.counts.builder import MatrixBuilder, MatrixSpec, to_units
-from swivel.counts.matrix import BlockCells, Matrix, as_matrix, open_matrix
+from swivel.counts.matrix import Matrix, as_matrix, open_matrix
+from swivel.counts.matrix_cells import BlockCells
 
 __all__ = ["BlockCells", "Matrix", "MatrixBuilder", "MatrixSpec", "as_matrix", "open_matrix", "to_units"]

@@ -291,9 +291,17 @@ class MatrixBuilder:
         return make_piece(lengths, positions, units)
 
     def finish(
-        self, *, config: Any = None, inputs: Mapping[str, str] | None = None, facts: Mapping[str, Any] | None = None
+        self,
+        *,
+        config: Any = None,
+        inputs: Mapping[str, str] | None = None,
+        facts: Mapping[str, Any] | None = None,
+        edges: Any = None,
     ) -> Matrix:
-        """Merge the runs and return the matrix, opened from its folder if it has one; `facts` are for its manifest."""
+        """Merge the runs and return the matrix, opened from its folder if it has one; `facts` are for its manifest.
+
+        `edges` are those of the graph on which walks were counted, a csr array.
+        """
         self._spill()
         self.runs.close()
         if self.runs.cells == 0:
@@ -312,19 +320,19 @@ class MatrixBuilder:
 
         writer, scratch = self._folder, final.folder
         if writer is None or scratch is None:
-            return self._make_matrix(final.open(), config)
+            return self._make_matrix(final.open(), config, edges)
 
         writer.write_lines("rows.txt", self.spec.rows.to_lines())  # also removes a previous result
         # Threads move the files of the cells, which are on the same disk: checksums take about one second per GB.
         list(map_in_order(lambda name: writer.adopt(name, scratch / name), FILES, threads=self.threads))
-        finish_folder(writer, self._make_matrix(open_cells(writer.path), config), inputs=inputs, facts=facts)
+        finish_folder(writer, self._make_matrix(open_cells(writer.path), config, edges), inputs=inputs, facts=facts)
 
         matrix = open_matrix(writer.path)
         matrix.rows = self.spec.rows  # They were just written, and need not be read again.
         matrix.columns = self.spec.rows if self.spec.columns is None else self.spec.columns
         return matrix
 
-    def _make_matrix(self, arrays: CellArrays, config: Any) -> Matrix:
+    def _make_matrix(self, arrays: CellArrays, config: Any, edges: Any) -> Matrix:
         """Return the finished matrix of these cells."""
         row_sums, column_sums = sum_cells(arrays, self.layout, threads=self.threads)
         return Matrix(
@@ -337,6 +345,7 @@ class MatrixBuilder:
             unit=self.spec.unit,
             column_parts=self.spec.column_parts,
             config=to_json(config or {}),
+            edges=edges,
         )
 
 

@@ -9,12 +9,12 @@ Files of the folder (stage "matrix"):
 - `positions.npy`: uint32, local row << 16 | local column, ascending in a shard.
 - `counts.npy`: uint32 units, at most 2^32 - 1.
 - `large_cells.npy` and `large_counts.npy`: int64, indexes of the cells that hold 2^32 - 1, and their exact units.
+- `edge_starts.npy`, `edge_ends.npy` and `edge_weights.npy`, of counts of walks only: the graph, as a csr matrix.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.counts.block_layout import Ints, Layout, UnitCells
+from swivel.counts.block_layout import Ints, Layout
+from swivel.counts.matrix_cells import BlockCells, MatrixCells
 from swivel.counts.shards import FILES, CellArrays, name_arrays, reblock
 from swivel.errors import ConfigError, DamagedFolder, StorageError, VocabularyError
 from swivel.runtime.display import draw_html
@@ -39,77 +40,12 @@ _CELLS_PER_PIECE = 1 << 20  # cells that are read at a time
 _COMPUTED = ("total", "row_sums", "column_sums", "_as_logs")  # attributes of a matrix that depend on `is_log`
 _SCIPY_BYTES = 72  # memory per cell while a SciPy matrix is made: rows, columns and counts twice, and the matrix
 STAGE = "matrix"
+EDGES: dict[str, type[np.generic]] = {
+    "edge_starts.npy": np.int64,
+    "edge_ends.npy": np.int64,
+    "edge_weights.npy": np.float64,
+}
 LARGE = ("positions.npy", "counts.npy")  # memory-mapped, and not read when the matrix is opened
-
-
-@dataclass(frozen=True, slots=True)
-class BlockCells:
-    """The observed cells of one block."""
-
-    positions: NDArray[np.uint32]  # local row << 16 | local column, ascending
-    counts: NDArray[np.float32]  # greater than 0
-    mirrored: bool  # whether these are the cells of the stored mirror block: swap rows and columns to read them
-
-
-@dataclass(frozen=True, slots=True)
-class MatrixCells:
-    """All observed cells, in the order of the shards."""
-
-    layout: Layout
-    arrays: CellArrays
-    unit: int
-    is_log: bool = False  # whether counts are read as log(1 + x)
-
-    @property
-    def blocks(self) -> tuple[int, int]:
-        """Numbers of row blocks and column blocks."""
-        return self.layout.row_blocks, self.layout.column_blocks
-
-    @property
-    def symmetric(self) -> bool:
-        """Whether the shards below the diagonal are empty because their mirrors are stored."""
-        return self.layout.symmetric
-
-    @property
-    def offsets(self) -> Ints:
-        """Index of the first cell of each shard, followed by the number of cells."""
-        return np.asarray(self.arrays.offsets[0])
-
-    @property
-    def positions(self) -> NDArray[np.uint32]:
-        """Local row << 16 | local column."""
-        return self.arrays.positions
-
-    def counts_of(self, first: int, last: int) -> NDArray[np.float32]:
-        """Return the counts of the cells `first` to `last - 1`."""
-        arrays = self.arrays
-        counts = self.to_counts(arrays.counts[first:last]).astype(np.float32)
-        begin, end = np.searchsorted(arrays.large_cells, (first, last))
-        if begin < end:
-            counts[arrays.large_cells[begin:end] - first] = self.to_counts(arrays.large_counts[begin:end])
-        return counts
-
-    def to_counts(self, units: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the counts of cells that have these units, float64."""
-        counts: NDArray[np.float64] = np.divide(units, self.unit, dtype=np.float64)
-        if self.is_log:
-            np.log1p(counts, out=counts)
-        return counts
-
-    def walk(self, max_cells: int) -> Iterator[UnitCells]:
-        """Yield rows, columns and units of all cells, also of mirrors that are not stored, in pieces of `max_cells`."""
-        for first in range(0, len(self.positions), max_cells):
-            last = min(first + max_cells, len(self.positions))
-            first_shard, last_shard = np.searchsorted(self.offsets, (first, last - 1), side="right") - 1
-            edges = np.clip(self.offsets[first_shard : last_shard + 2], first, last)
-            shards = np.repeat(np.arange(first_shard, last_shard + 1), np.diff(edges))
-            rows, columns = self.layout.find_cells(shards, self.positions[first:last])
-            units = self.arrays.units(first, last)
-            yield rows, columns, units
-
-            if self.symmetric:
-                once = self.layout.is_off_diagonal(rows, columns)
-                yield columns[once], rows[once], units[once]
 
 
 class Matrix:
@@ -131,6 +67,8 @@ class Matrix:
         Names of the columns of a word, such as ("left", "right"); () if columns are not derived from the rows.
     config
         The settings of each stage that produced the matrix.
+    edges
+        Of counts of walks: the edges of the graph, a csr array in the order of the rows; otherwise None.
     path
         The folder that the matrix was opened from; None in memory.
     is_log
@@ -153,6 +91,7 @@ class Matrix:
         unit: int = 1,
         column_parts: tuple[str, ...] = (),
         config: Mapping[str, Any],
+        edges: Any = None,
     ) -> None:
         self.layout = layout
         self.arrays = arrays  # the cells
@@ -166,6 +105,7 @@ class Matrix:
         self.unit = unit
         self.column_parts = column_parts
         self.config = config
+        self.edges = edges
 
     def __reduce__(self) -> tuple[Callable[..., Matrix], tuple[Any, ...]]:
         """Pickle all arrays, because a folder may be gone when they are needed."""
@@ -179,6 +119,7 @@ class Matrix:
             "unit": self.unit,
             "column_parts": self.column_parts,
             "config": self.config,
+            "edges": self.edges,
         }
         # What is computed from the cells must stay the same, although those of a copy may be in other blocks.
         computed = {name: value for name, value in vars(self).items() if name in ("is_log", "_log_sums")}
@@ -446,6 +387,19 @@ class MatrixFolder(Matrix):
         """Exact column sums, int64, in units."""
         return _read_numbers(self._folder, "column_sums.npy", np.int64)
 
+    @cached_property
+    def edges(self) -> Any:
+        """The edges of the graph, if this is a matrix of counts of walks."""
+        if next(iter(EDGES)) not in self._folder.manifest.parts:
+            return None
+        import scipy.sparse
+
+        starts, ends, weights = (_read_numbers(self._folder, name, kind) for name, kind in EDGES.items())
+        try:
+            return scipy.sparse.csr_array((weights, ends, starts), shape=self.shape)
+        except ValueError as error:
+            raise DamagedFolder(f"{self.path}: the edges do not fit together ({error}); {REMEDY}") from error
+
     def verify(self) -> None:
         """Raise DamagedFolder for the first file whose checksum differs from the manifest."""
         self._folder.verify()
@@ -468,6 +422,8 @@ def finish_folder(
         writer.write_lines("columns.txt", matrix.columns.to_lines())
     writer.write_array("row_sums.npy", matrix.row_sums_units)
     writer.write_array("column_sums.npy", matrix.column_sums_units)
+    for name, array in _name_edges(matrix).items():
+        writer.write_array(name, array)
 
     all_facts = {
         **(facts or {}),
@@ -483,10 +439,19 @@ def finish_folder(
     writer.finish(config=dict(matrix.config), inputs=inputs or {}, facts=all_facts)
 
 
+def _name_edges(matrix: Matrix) -> dict[str, NDArray[Any]]:
+    """Return the arrays of the edges by the names of their files."""
+    if matrix.edges is None:
+        return {}
+    values = matrix.edges.indptr, matrix.edges.indices, matrix.edges.data
+    return {name: array.astype(kind) for (name, kind), array in zip(EDGES.items(), values, strict=True)}
+
+
 def _fingerprint_contents(matrix: Matrix) -> str:
     """Return the fingerprint that a folder of this matrix would have."""
     arrays = name_arrays(matrix.arrays)
     arrays |= {"row_sums.npy": matrix.row_sums_units, "column_sums.npy": matrix.column_sums_units}
+    arrays |= _name_edges(matrix)
     parts = {name: digest_bytes(*npy_bytes(array)) for name, array in arrays.items()}
 
     vocabularies = {"rows.txt": matrix.rows}

@@ -7,6 +7,8 @@ from swivel.evaluation.datasets import AnalogySet as AnalogySet
 from swivel.evaluation.datasets import CategorySet as CategorySet
 from swivel.evaluation.datasets import SimilaritySet as SimilaritySet
 from swivel.evaluation.datasets import read_set as read_set
+from swivel.evaluation.labels import evaluate_labels as evaluate_labels
+from swivel.evaluation.links import evaluate_links as evaluate_links
 from swivel.evaluation.results import EvaluationConfig as EvaluationConfig
 from swivel.evaluation.results import Report as Report
 from swivel.evaluation.results import SetResult as SetResult

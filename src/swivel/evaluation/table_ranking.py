@@ -15,7 +15,7 @@ from swivel.counts.importers import import_counts
 from swivel.counts.importers.context import LabelTable, as_labels, number_places
 from swivel.counts.importers.import_config import pick_fields
 from swivel.counts.importers.import_tables import is_frame
-from swivel.counts.importers.importer import make_config
+from swivel.counts.importers.importer import make_configs
 from swivel.counts.importers.matrix_readers import is_sparse
 from swivel.errors import ConfigError
 from swivel.storage.manifest import MANIFEST
@@ -248,7 +248,7 @@ def _split_frame(
         is_held = _choose_latest(np.asarray(frame[times]), share)
     else:
         # Lines of one cell, which is the sum of their counts, are on one side.
-        row, column, *_ = pick_fields(make_config({"fields": fields}), names, len(names), "the table")
+        row, column, *_ = pick_fields(make_configs({"fields": fields})[0], names, len(names), "the table")
         places = _number_labels(frame, row)
         if by == "cell":
             columns = _number_labels(frame, column)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.config import RECIPES, TrainConfig, VectorsConfig
+from swivel.config import RECIPES, TEXT_RECIPES, TrainConfig, VectorsConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, as_matrix
 from swivel.counts.importers import import_counts
@@ -60,8 +60,8 @@ def train(
     matrix
         A matrix, or the folder of one.
     recipe
-        Named settings: default, fast, paper or table. By default `table` if rows and columns are things of
-        different kinds, and otherwise `default`.
+        Named settings: default, fast, paper, table or graph. By default `table` if rows and columns are things of
+        different kinds or the edges of a graph, `graph` for counts of walks, and otherwise `default`.
     init
         Vectors to start from, or the folder of a training run. Words that both have start at their old vectors, other
         words are added, and a third of the epochs is enough. `dim` is that of `init`.
@@ -127,11 +127,17 @@ def _tune_and_train(
 def _choose_recipe(matrix: Matrix, progress: Progress) -> str:
     from swivel.training.table_settings import is_table
 
-    if not is_table(matrix):
+    if matrix.edges is not None and matrix.edges.nnz < matrix.cell_count:
+        recipe, reason = "graph", "counts of walks"
+    elif "graph" in matrix.config:
+        recipe, reason = "table", "edges of a graph"
+    elif is_table(matrix):
+        recipe, reason = "table", "rows and columns are of different kinds"
+    else:
         return "default"
     if is_leading():
-        progress.message("rows and columns are of different kinds: training with the recipe table")
-    return "table"
+        progress.message(f"{reason}: training with the recipe {recipe}")
+    return recipe
 
 
 def _compare_recipe(matrix: Matrix, recipe: str) -> None:
@@ -141,7 +147,7 @@ def _compare_recipe(matrix: Matrix, recipe: str) -> None:
     if columns is None or columns_of.get(recipe, columns) == columns or not is_leading():
         return
 
-    fitting = [name for name in RECIPES if name != "table" and columns_of[name] == columns]
+    fitting = [name for name in TEXT_RECIPES if columns_of[name] == columns]
     other = f", or train with {' or '.join(fitting)}" if fitting else ""
     text = (
         f"the matrix was counted with {columns} columns, but the recipe {recipe} has {columns_of[recipe]} ones; "
@@ -220,7 +226,10 @@ def resolve_configs(
                 f"combine must be rows for a matrix whose columns are not its rows' words, got {combine!r}",
                 argument="combine",
             )
-    # Only for tables do settings follow from the counts.
+    # Absent counts of walks are below the smallest one.
+    if recipe == "graph" and "unseen" not in settings:
+        settings["unseen"] = choose_unseen(matrix)
+    # Only for tables do other settings follow from the counts.
     if recipe != "table":
         return resolve_training(recipe, settings, init)
 
@@ -233,6 +242,12 @@ def resolve_configs(
     if "weight_decay" not in settings:
         config = dataclasses.replace(config, weight_decay=choose_weight_decay(trained_on, config))
     return config, vectors_config
+
+
+def choose_unseen(matrix: Matrix) -> float:
+    """Return the count in place of 0 for counts of walks: the smallest one that is not omitted, at most 1."""
+    smallest = int(matrix.arrays.counts.min()) / matrix.unit
+    return float(f"{min(smallest, 1.0):.9g}")
 
 
 def fit_sparse(counts: Any, *, recipe: str = "table", options: RunOptions, **settings: Any) -> Vectors:

@@ -39,7 +39,11 @@ _FILE_MARKS = {LOCK: LOCK_MARK, "report.html": b"<title>Swivel: "}
 _LABELS = ("rows.txt", "columns.txt", "row_sums.npy", "column_sums.npy")
 # What a command writes in the folder of a result, besides temporary names.
 OUTPUTS = {
-    "matrix": (*_LABELS, "offsets.npy", "positions.npy", "counts.npy", "large_cells.npy", "large_counts.npy"),
+    "matrix": (
+        *_LABELS,
+        *("offsets.npy", "positions.npy", "counts.npy", "large_cells.npy", "large_counts.npy"),
+        *("edge_starts.npy", "edge_ends.npy", "edge_weights.npy"),
+    ),
     "vectors": (*_LABELS, "vectors.safetensors", "ngrams.npy", "tuning.json", "checkpoint-1", "checkpoint-2"),
     "report": ("report.html",),
 }

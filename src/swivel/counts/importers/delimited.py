@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ from swivel.runtime.numbers import is_integer, is_plain, parse_float
 _CSV_LINES = 1 << 15
 _HEADER_LINES = 1_000  # looked at to find out whether the first one is a header
 _RULE = "the first line has"  # where the expected number of fields comes from
+# A line of networkx' `write_edgelist`: two nodes, and the attributes of the edge as a Python dictionary.
+_EDGE_LINE = re.compile(rb"^([^\s,;|]+[ \t,;|]+[^\s,;|]+)([ \t,;|])[ \t]*\{('[^\n]*)?\}[ \r]*$", re.MULTILINE)
+_EDGE_WEIGHT = re.compile(rb"'weight': *([^,]*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +145,8 @@ def _read_batches(file: Path, config: ImportConfig, context: ImportContext) -> I
     width = 0
 
     for lines in blocks:
+        if b"}" in lines.data:
+            lines = LineBlock(lines.name, lines.first, expand_edge_data(lines.data))
         if not separator:
             _, sample = next(_kept_lines(lines, config.comment), (0, None))
             if sample is None:
@@ -156,6 +162,21 @@ def _read_batches(file: Path, config: ImportConfig, context: ImportContext) -> I
             return
 
         yield split_fields(lines, separator, width, comment=config.comment)
+
+
+def expand_edge_data(data: bytes) -> bytes:
+    r"""Return lines with the weight of an edge in place of the dictionary of attributes that networkx writes.
+
+    >>> expand_edge_data(b"a b {}\na c {'weight': 2.5, 'color': 'red'}\na d 3\n")
+    b'a b 1\na c 2.5\na d 3\n'
+    """
+
+    def take_weight(match: re.Match[bytes]) -> bytes:
+        nodes, separator, attributes = match.groups(b"")
+        weight = _EDGE_WEIGHT.search(attributes)
+        return bytes(nodes + separator + (weight[1] if weight else b"1"))
+
+    return _EDGE_LINE.sub(take_weight, data)
 
 
 def _choose_separator(file: Path, config: ImportConfig, sample: bytes) -> bytes:

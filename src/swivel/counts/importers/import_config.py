@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
-from swivel.config import FLAG, POSITIVE_INT, TEXT, check_fields, config_field, one_of
+from swivel.config import (
+    FLAG,
+    NATURAL,
+    NOT_NEGATIVE,
+    POSITIVE,
+    POSITIVE_INT,
+    TEXT,
+    check_fields,
+    config_field,
+    one_of,
+)
 from swivel.errors import ConfigError
 from swivel.runtime.display import escape_controls
 from swivel.runtime.numbers import is_integer
@@ -39,9 +49,12 @@ FORMATS = {
     "arrow": FileFormat((".arrow", ".arrows", ".feather", ".ipc"), "arrow.read_arrow", ("fields",)),
     "npz": FileFormat((".npz",), "matrix_readers.read_npz", is_alone=True),
     "mtx": FileFormat((".mtx",), "matrix_readers.read_market", may_be_packed=True, is_alone=True),
+    "graphml": FileFormat((".graphml",), "graphs.read_graphml", sides="undirected", is_alone=True),
+    "gml": FileFormat((".gml",), "graphs.read_gml", sides="undirected", is_alone=True),
     "glove": FileFormat((".bin",), "matrix_readers.read_glove", sides="same", is_alone=True),
 }
 IN_MEMORY = FileFormat((), "", ("fields",))  # an object
+GRAPHS = ("edges", "graphml", "gml", "graph")  # formats of graphs; "graph" is an object of a library
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +108,49 @@ class ImportConfig:
     def field_names(self) -> tuple[str, ...]:
         """Names or positions of the row, the column and the count; () if `fields` is None."""
         return () if self.fields is None else tuple(name.strip() for name in self.fields.split(","))
+
+
+STEP_WEIGHTS = ("uniform", "harmonic", "geometric")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WalkConfig:
+    """How nodes of a graph are counted that are on one random walk. A value of None follows from the graph."""
+
+    walks: int | None = config_field(
+        None,
+        "of a graph: count two nodes that are up to this many steps apart on a random walk; 0: as many as suit the "
+        "graph; default: only edges are counted",
+        NATURAL,
+    )
+    step_weights: str = config_field(
+        "uniform", "weight of nodes t steps apart on a walk: 1, 1/t or 2^(1-t)", one_of(*STEP_WEIGHTS)
+    )
+    smallest_count: float | None = config_field(
+        None, "omit expected counts below this; default: none, or as many as a matrix of 1 GiB requires", NOT_NEGATIVE
+    )
+    walks_per_node: int | None = config_field(
+        None,
+        "sample so many walks for each node instead of computing expected counts; default: only for graphs that are "
+        "too large to compute them",
+        POSITIVE_INT,
+    )
+    p: float = config_field(1.0, "p of node2vec: more makes sampled walks return less often", POSITIVE)
+    q: float = config_field(1.0, "q of node2vec: more keeps sampled walks nearer to where they were", POSITIVE)
+    walk_seed: int = config_field(1, "seed of sampled walks", NATURAL)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        for field in fields(self):
+            if self.walks is None and getattr(self, field.name) != field.default:
+                raise ConfigError(f"{field.name} has no effect without walks; pass walks=10", argument=field.name)
+        if self.is_sampled and self.smallest_count is not None:
+            raise ConfigError("smallest_count is for expected counts, not for sampled walks", argument="smallest_count")
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether walks are sampled, whatever the graph."""
+        return self.walks_per_node is not None or (self.p, self.q) != (1.0, 1.0)
 
 
 def refuse_idle_settings(config: ImportConfig, format: str, name: str) -> None:

@@ -17,17 +17,25 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.config import CorpusConfig, result_settings
+from swivel.config import CorpusConfig, result_settings, settings_of
 from swivel.corpus.sources import PACKED_SUFFIXES, STDIN, is_pipe, list_paths, record_sources
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts.block_layout import Ints, UnitCells
 from swivel.counts.builder import MatrixBuilder, MatrixSpec, building_bytes
-from swivel.counts.importers import arrow, baskets, matrix_readers
+from swivel.counts.importers import arrow, baskets, graphs, matrix_readers
 from swivel.counts.importers import import_tables as tables
 from swivel.counts.importers.baskets import BasketSpill
 from swivel.counts.importers.context import CellSpill, ImportContext, as_labels
-from swivel.counts.importers.import_config import FORMATS, IN_MEMORY, ImportConfig, refuse_idle_settings
+from swivel.counts.importers.import_config import (
+    FORMATS,
+    GRAPHS,
+    IN_MEMORY,
+    ImportConfig,
+    WalkConfig,
+    refuse_idle_settings,
+)
 from swivel.counts.importers.matrix_readers import VOCABULARY, read_label_file
+from swivel.counts.importers.walks import Graph, count_walks, make_graph
 from swivel.counts.matrix import Matrix, open_matrix
 from swivel.errors import IS_TEXT_HINT, ConfigError, CorpusError, CountsError, StorageError, clear_errors
 from swivel.runtime.options import RunOptions, check_names
@@ -64,9 +72,9 @@ def import_counts(
     ----------
     source
         A path, glob or folder, or several of them: triples as text (also compressed), Parquet, Arrow or Feather; .npz,
-        Matrix Market, GloVe's cooccurrence.bin, baskets, crosstabs. Or an object: a SciPy sparse matrix, an array, a
-        pandas, polars or pyarrow table, a dictionary from (row, column) to a count, an iterable of (row, column,
-        count).
+        Matrix Market, GloVe's cooccurrence.bin, baskets, crosstabs, edge lists, GraphML, GML. Or an object: a SciPy
+        sparse matrix, an array, a pandas, polars or pyarrow table, a dictionary from (row, column) to a count, an
+        iterable of (row, column, count), a graph of networkx, igraph or PyTorch Geometric.
     out
         Folder of the matrix; None for a matrix in memory.
     row_labels, column_labels
@@ -74,7 +82,8 @@ def import_counts(
     options
         Memory, threads and progress.
     settings
-        Fields of ImportConfig: format, sides, fields, header, separator, comment, largest_basket, drop_empty.
+        Fields of ImportConfig: format, sides, fields, header, separator, comment, largest_basket, drop_empty. Fields of
+        WalkConfig: walks, step_weights, smallest_count, walks_per_node, p, q, walk_seed; see `walk_counts`.
 
     Raises
     ------
@@ -88,7 +97,7 @@ def import_counts(
     (5.0, (1, 2))
     """
     options = options or RunOptions()
-    config = make_config(settings)
+    config, walks = make_configs(settings)
     origin = find_source(source, config, out)
     refuse_idle_settings(config, origin.format, origin.name)
 
@@ -97,6 +106,8 @@ def import_counts(
 
     output = check_output(out, [*origin.local_files, *label_files], options)
     record: dict[str, Any] = {"config": {"import": result_settings(config)}}
+    if origin.format in GRAPHS or walks.walks is not None:
+        record["config"]["graph"] = result_settings(walks)
     if output is not None:
         inputs, record["facts"] = record_sources(origin.local_files, CorpusConfig(), output, options)
         record["inputs"] = inputs if origin.is_readable_again else {}
@@ -106,16 +117,57 @@ def import_counts(
             return open_matrix(output)
 
     # The cells of an object whose size is known stay in memory, like the matrix, unless that is stored.
-    in_memory = output is None and not origin.files and origin.size is not None
+    in_memory = output is None and not origin.files and origin.size is not None and walks.walks is None
     with contextlib.nullcontext() if in_memory else open_work_folder(output) as path:
         check_libraries("importing")
-        matrix = _import(origin, config, labels, path, record, options)
+        matrix = _import(origin, config, walks, labels, path, record, options)
         return matrix if output is not None else matrix.to_memory()
 
 
-def make_config(settings: Mapping[str, Any]) -> ImportConfig:
+def walk_counts(
+    graph: Any,
+    out: str | Path | None = None,
+    *,
+    window: int | None = None,
+    weights: str = "uniform",
+    options: RunOptions | None = None,
+    **settings: Any,
+) -> Matrix:
+    """Count the nodes that are on one random walk, and return a matrix of nodes by nodes, which also has the edges.
+
+    The counts are expected ones, the sum over t of w_t D P^t for steps t of 1 to `window`, with the degrees D and the
+    transition matrix P. Graphs that are too large for them are sampled. Expected counts are the same for any number of
+    threads, bit by bit, and so are samples of one seed.
+
+    Parameters
+    ----------
+    graph
+        A graph, its file, or what else `import_counts` takes: pairs of nodes, an adjacency matrix.
+    out
+        Folder of the matrix; None for a matrix in memory.
+    window
+        Longest walk between two nodes that are counted; by default as many steps as suit the graph.
+    weights : {"uniform", "harmonic", "geometric"}
+        Weight w_t of nodes that are t steps apart: 1, 1/t or 2^(1-t).
+    options
+        Memory, threads and progress.
+    settings
+        Other settings of `import_counts`: smallest_count (omit smaller expected counts), walks_per_node (sample so many
+        walks), p and q (of node2vec, which samples), walk_seed, sides, fields, ...
+
+    Examples
+    --------
+    >>> matrix = walk_counts([("ann", "bob"), ("bob", "cid")], window=2)
+    >>> matrix.count("ann", "bob"), matrix.count("ann", "cid")
+    (1.0, 0.5)
+    """
+    walks = 0 if window is None else window
+    return import_counts(graph, out, options=options, walks=walks, step_weights=weights, **settings)
+
+
+def make_configs(settings: Mapping[str, Any]) -> tuple[ImportConfig, WalkConfig]:
     """Return the settings of an import; raise ConfigError for a name that is none of them."""
-    check_names(settings, ImportConfig)
+    check_names(settings, ImportConfig, WalkConfig)
     if isinstance(settings.get("fields"), (list, tuple)):
         names = [str(name) for name in settings["fields"]]
         if any("," in name for name in names):
@@ -123,7 +175,7 @@ def make_config(settings: Mapping[str, Any]) -> ImportConfig:
                 f"fields cannot have names with a comma, got {names!r}; pass their positions, from 1", argument="fields"
             )
         settings = {**settings, "fields": ",".join(names)}
-    return ImportConfig(**settings)
+    return ImportConfig(**settings_of(settings, ImportConfig)), WalkConfig(**settings_of(settings, WalkConfig))
 
 
 def _read_labels(labels: Labels) -> list[str] | None:
@@ -141,12 +193,17 @@ def _read_labels(labels: Labels) -> list[str] | None:
 def _import(
     source: ImportSource,
     config: ImportConfig,
+    walks: WalkConfig,
     labels: Sequence[list[str] | None],
     path: Path | None,
     provenance: Mapping[str, Any],
     options: RunOptions,
 ) -> Matrix:
     sides = config.sides or FORMATS.get(source.format, IN_MEMORY).sides
+    if walks.walks is not None and sides == "apart":
+        if config.sides == "apart":
+            raise ConfigError("walks need a graph, whose rows and columns are the same: omit sides", argument="sides")
+        sides = "undirected"
     if source.format == "baskets" and sides != "mirrored":
         raise ConfigError(f"a pair of a basket counts in both orders: omit sides, got {sides!r}", argument="sides")
     if source.format == "edges" and config.comment is None:
@@ -173,6 +230,10 @@ def _import(
         spill.finish(source.name)
         cells = spill.length or 0
         context.settle(cells)
+        if walks.walks is not None:
+            assert path is not None  # of a result in memory, too
+            return count_walks(_make_graph(source, spill, context, options), walks, path, provenance, options)
+
         disk, memory = building_bytes(cells, options.memory_bytes)
         ResourceEstimate("building", disk, memory, disk, _ADVICE).check(path)
 
@@ -180,6 +241,15 @@ def _import(
             return build_matrix(spill, context, path, provenance, options)
         except CountsError as error:
             raise CountsError(f"{source.name}: {error}") from error
+
+
+def _make_graph(source: ImportSource, spill: Spill, context: ImportContext, options: RunOptions) -> Graph:
+    """Return the graph of the spilled cells."""
+    is_matrix = context.shape is not None and source.format != "graph" and context.config.sides is None
+    pieces = list(spill.pieces(options.thread_count))
+    rows, columns, units = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
+    # Those of baskets are their pairs, in both orders.
+    return make_graph(context.labels[0], (rows, columns, units / spill.unit), None if is_matrix else context.sides)
 
 
 def build_matrix(
@@ -366,6 +436,10 @@ def _find_object(source: Any, config: ImportConfig) -> ImportSource:
         reader = tables.read_wide_frame
     elif type(source).__module__.partition(".")[0] == "pyarrow":
         reader = arrow.read_table
+    elif graphs.is_graph(source):
+        format = "graph"
+        size = source.number_of_edges() if hasattr(source, "number_of_edges") else None
+        reader = graphs.read_graph
     elif matrix_readers.is_sparse(source):
         size = source.nnz
         reader = matrix_readers.read_sparse

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from swivel.counts.builder import STORED_BYTES
-from swivel.counts.matrix import MatrixCells
+from swivel.counts.matrix_cells import MatrixCells
 from swivel.errors import TrainingError
 from swivel.runtime.resources import format_bytes
 from swivel.training.backends.triton.cuda_streams import (
