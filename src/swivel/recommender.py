@@ -159,6 +159,7 @@ class Recommender:
                 argument="matrix",
             )
         self._columns, self._sums = columns, columns.sums
+        self._total = float(self.vectors.facts.get("total", columns.sums.sum()))
         if self.matrix is None:
             self.matrix = find_matrix(self.vectors)
         self._popularity = popularity
@@ -338,7 +339,7 @@ class Recommender:
             row_sums = self.vectors.row_sums
             assert row_sums is not None
             with np.errstate(divide="ignore"):  # a column without counts: -inf
-                scores = scores + np.log(row_sums[row_id]) + np.log(self._sums[ids]) - np.log(self._sums.sum())
+                scores = scores + np.log(row_sums[row_id]) + np.log(self._sums[ids]) - np.log(self._total)
         return np.asarray(scores, np.float32)
 
     def score_rows(self, rows: NDArray[np.int64]) -> Floats:
@@ -372,7 +373,7 @@ class Recommender:
         if "train" not in self.vectors.settings:
             raise ConfigError("these vectors have no settings to fold rows in with: load the folder of a training")
         config = recorded_config(TrainConfig, self.vectors.settings["train"])
-        return FixedColumns(self._columns.values, self._sums, float(self._sums.sum()), config)
+        return FixedColumns(self._columns.values, self._sums, self._total, config)
 
     @cached_property
     def _seen(self) -> Any:
