@@ -100,6 +100,9 @@ def make_methods(texts: list[str], vocabulary: int, dim: int) -> Iterator[tuple[
     yield "Swivel, suppressed_below", lambda: train(few, known)
     yield "Swivel, suppressed_below, own sums", lambda: train(few, own)
     yield "Swivel, suppressed_below, own sums, unseen 20", lambda: train(few, own, unseen=20)
+    lost = SITES * (LIMIT - 1) + 1  # what a pair may have in all sites together without being in one of them
+    fewer = suppress(full, lost)
+    yield f"Swivel, suppressed below {lost}, own sums", lambda: train(fewer, {**own, "suppressed_below": lost})
     yield "Swivel, three sites, own sums", pool
     yield "Swivel, three sites, own sums, unseen 10", lambda: pool(unseen=10)
 

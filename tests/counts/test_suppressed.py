@@ -190,7 +190,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"sides": "undirected", "row_sums": {"a": "many"}}, "row_sums must be numbers by label, or a file"),
     ({"sides": "undirected", "row_sums": "nowhere.tsv"}, "nowhere.tsv: no such file of sums"),
     ({"sides": "undirected", "row_sums": FOUR, "total": 0}, "total must be a positive number, got 0"),
-    ({"sides": "undirected", "row_sums": FOUR, "total": 29}, "the sum 30 of row 'a' is larger than the total 29"),
+    ({"sides": "undirected", "row_sums": FOUR, "total": 29}, "the sum 30 of row 'a' is larger than the total, 29"),
     ({"sides": "undirected", "row_sums": {**FOUR, "b": 14}, "total": 50}, "the sum 14 of row 'b' .* largest cell, 15"),
     ({"sides": "undirected", "row_sums": {**FOUR, "b": 3e18}}, "sums up to 3e.18 in units of 1/1 are too large"),
     (
@@ -225,7 +225,9 @@ def test_marked_cells_are_counted_and_read_as_absent_ones(tmp_path: Path) -> Non
     file = write_text(tmp_path / "pairs.csv", PAIRS)
     matrix = swivel.import_counts(file, tmp_path / "m", suppressed_below=11, sides="undirected", options=options)
     assert sorted(to_dense(matrix, ["a", "b", "c", "d"])[np.triu_indices(4)].tolist()) == [0.0] * 8 + [12.0, 15.0]
-    assert any("at most 10 instead of 0; so have 4 cells that are marked" in text for text in recorder.lines)
+    assert any(
+        "at most 10 instead of 0; so has what is marked as suppressed, 4 cells" in text for text in recorder.lines
+    )
     facts = json.loads((tmp_path / "m" / "manifest.json").read_text())["facts"]
     assert (facts["marked_cells"], facts["suppressed_below"]) == (4, 11.0)
 
@@ -248,7 +250,7 @@ def test_marks_are_known_in_every_kind_of_source(tmp_path: Path) -> None:
         options = RunOptions(progress=recorder)
         matrix = swivel.import_counts(source, suppressed_below=11, options=options, **settings)
         assert (matrix.cell_count, matrix.count("a", "x"), matrix.count("b", "y")) == (2, 20.0, 30.0)
-        assert any("so have 2 cells" in text for text in recorder.lines)
+        assert any("suppressed, 2 cells" in text for text in recorder.lines)
 
 
 def test_noisy_counts_are_read_unless_they_are_negative() -> None:

@@ -40,6 +40,7 @@ from swivel.counts.importers.own_sums import CellSums, GivenSums, Sums, read_sum
 from swivel.counts.importers.walks import Graph, count_walks, make_graph
 from swivel.counts.matrix import Matrix, open_matrix
 from swivel.errors import IS_TEXT_HINT, ConfigError, CorpusError, CountsError, StorageError, clear_errors
+from swivel.runtime.numbers import plural
 from swivel.runtime.options import RunOptions, check_names
 from swivel.runtime.progress import Progress, track
 from swivel.runtime.resources import ResourceEstimate, check_libraries
@@ -339,7 +340,7 @@ def _find_bound(context: ImportContext, unit: int, progress: Progress) -> int:
         return 0
 
     units = math.ceil(limit * unit) - 1
-    marks = f"; so have {context.marked:,} cells that are marked as suppressed" if context.marked else ""
+    marks = f"; so has what is marked as suppressed, {plural(context.marked, 'cell')}" if context.marked else ""
     progress.message(f"cells that are not in the source have at most {units / unit:g} instead of 0{marks}")
     return units
 

@@ -66,11 +66,10 @@ class GivenSums:
         if max(total, *totals) * unit >= 2.0**MAX_TOTAL_BITS:
             raise CountsError(f"sums up to {max(total, *totals):g} in units of 1/{unit:,} are too large; scale them")
 
-        # Of persons or baskets, each of which is counted in several rows, a row has more cells than its own number.
-        are_persons = total < (1 - _TOLERANCE) * max(totals)
-        limits = cells.largest if are_persons else (cells.rows, cells.columns)
+        # A person or basket is in several cells of a row, so that their sum may be more than the number of persons.
+        limits = (cells.rows, cells.columns) if self.total is None else cells.largest
         for side, labels, values, limit in zip(("row", "column"), context.labels, sums, limits, strict=False):
-            _compare(values, limit / unit, labels, side, total if are_persons else None)
+            _compare(values, limit / unit, labels, side, self.total)
 
         rows, *others = (np.rint(values * unit).astype(np.int64) for values in sums)
         return OwnSums(rows, others[0] if others else rows, round(total * unit))
@@ -140,18 +139,17 @@ def _find_sums(
     return values if is_kept else np.where(cell_sums > 0, values, 0.0)
 
 
-def _compare(values: Floats, limits: Floats, labels: Sequence[str], side: str, persons: float | None) -> None:
-    """Raise CountsError for the first sum that is smaller than what the cells say."""
-    is_wrong = values < (1 - _TOLERANCE) * limits
-    what = "the sum of its cells" if persons is None else "its largest cell"
-    if persons is not None and (values > persons).any():
-        at = int((values > persons).argmax())
-        raise CountsError(
-            f"the sum {values[at]:,.15g} of {side} {labels[at]!r} is larger than the total {persons:,.15g}"
-        )
-    if is_wrong.any():
-        at = int(is_wrong.argmax())
-        raise CountsError(
-            f"the sum {values[at]:,.15g} of {side} {labels[at]!r} is smaller than {what}, {limits[at]:,.15g}",
-            argument=f"{side}_sums",
-        )
+def _compare(values: Floats, limits: Floats, labels: Sequence[str], side: str, total: float | None) -> None:
+    """Raise CountsError for the first sum that is smaller than what the cells say, or larger than the total."""
+    least = "the sum of its cells" if total is None else "its largest cell"
+    most = np.inf if total is None else total
+    for is_wrong, problem, bounds in (
+        (values < (1 - _TOLERANCE) * limits, f"smaller than {least}", limits),
+        (values > most, "larger than the total", np.full(len(values), most)),
+    ):
+        if is_wrong.any():
+            at = int(is_wrong.argmax())
+            raise CountsError(
+                f"the sum {values[at]:,.15g} of {side} {labels[at]!r} is {problem}, {bounds[at]:,.15g}",
+                argument=f"{side}_sums",
+            )
