@@ -132,15 +132,15 @@ def add_matrices(matrices: Sequence[Matrix], path: Path, provenance: Mapping[str
 
 def _add_sums(matrices: Sequence[Matrix], spec: MatrixSpec) -> OwnSums:
     """Return the sums of equal labels, in the unit and the order of the sum."""
-    row_sums, column_sums = np.zeros(len(spec.rows), np.int64), np.zeros(spec.column_count, np.int64)
+    row_sums = np.zeros(len(spec.rows), np.int64)
+    column_sums = np.zeros(spec.column_count, np.int64)
+    total = 0
     for matrix in matrices:
-        factor = spec.unit // matrix.unit
-        row_places = _find_places(matrix.rows, spec.rows)
-        row_sums[row_places] += matrix.row_sums_units * factor
-        column_places = row_places if spec.columns is None else _find_places(matrix.columns, spec.columns)
-        column_sums[column_places] += matrix.column_sums_units * factor
+        scale = spec.unit // matrix.unit
+        total += matrix.total_units * scale
+        row_sums[_find_places(matrix.rows, spec.rows)] += matrix.row_sums_units * scale
+        column_sums[_find_places(matrix.columns, spec.columns or spec.rows)] += matrix.column_sums_units * scale
 
-    total = sum(matrix.total_units * (spec.unit // matrix.unit) for matrix in matrices)
     return OwnSums(row_sums, row_sums if spec.symmetric else column_sums, total)
 
 
