@@ -248,7 +248,7 @@ def test_temporary_folders_are_removed(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("settings", "counts", "message"),
     [
-        ({"recipe": "glove"}, np.ones((2, 2)), "recipe must be one of paper, fast, default, table, got 'glove'"),
+        ({"recipe": "glove"}, np.ones((2, 2)), "recipe must be one of paper, fast, default, table, graph, got 'glove'"),
         ({"dim": 0}, np.ones((2, 2)), "dim must be a positive integer, got 0"),
         ({"threads": 0}, np.ones((2, 2)), "threads must be a positive integer"),
         ({}, np.zeros((2, 2)), "there are no counts"),

@@ -115,7 +115,7 @@ def test_wrong_settings_are_refused_before_anything_is_read() -> None:
 
 
 def test_unknown_recipe_is_refused() -> None:
-    with pytest.raises(ConfigError, match="recipe must be one of paper, fast, default, table, got 'best'"):
+    with pytest.raises(ConfigError, match="recipe must be one of paper, fast, default, table, graph, got 'best'"):
         count(LINES, recipe="best")
 
 
