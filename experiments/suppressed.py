@@ -75,7 +75,7 @@ def make_methods(texts: list[str], vocabulary: int, dim: int) -> Iterator[tuple[
             table = swivel.import_counts(counts, row_labels=words, sides="mirrored", **importing)
         return swivel.train(table, recipe="fast", dim=dim, subwords="none", **settings)
 
-    def pool(**settings: Any) -> Vectors:
+    def pool(has_sums: bool = True, **settings: Any) -> Vectors:
         parts = [texts[number::SITES] for number in range(SITES)]
         sites = [swivel.count(part, vocabulary=words, **counting) for part in parts]
         tables = [
@@ -84,7 +84,7 @@ def make_methods(texts: list[str], vocabulary: int, dim: int) -> Iterator[tuple[
                 row_labels=site.rows.tokens,
                 sides="mirrored",
                 suppressed_below=LIMIT,
-                row_sums=site.row_sums.tolist(),
+                row_sums=site.row_sums.tolist() if has_sums else None,
             )
             for site in sites
         ]
@@ -103,6 +103,7 @@ def make_methods(texts: list[str], vocabulary: int, dim: int) -> Iterator[tuple[
     lost = SITES * (LIMIT - 1) + 1  # what a pair may have in all sites together without being in one of them
     fewer = suppress(full, lost)
     yield f"Swivel, suppressed below {lost}, own sums", lambda: train(fewer, {**own, "suppressed_below": lost})
+    yield "Swivel, three sites", lambda: pool(has_sums=False)
     yield "Swivel, three sites, own sums", pool
     yield "Swivel, three sites, own sums, unseen 10", lambda: pool(unseen=10)
 
