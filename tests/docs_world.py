@@ -48,6 +48,7 @@ def write_world(home: Path) -> None:
     write_tables(home)
     write_sets(home / "sets")
     write_graph(home)
+    write_sites(home)
 
     (home / "reviews.tsv").write_text("good\tthe king\nbad\ta flea\n" * 6, encoding="utf-8")
     (home / "classes.tsv").write_text("king\tperson\ntuxedo\tgarment\n", encoding="utf-8")
@@ -69,6 +70,18 @@ def write_graph(home: Path) -> None:
     (home / "held-out.edges").write_text("\n".join(edges[::8]) + "\n", encoding="utf-8")
     clubs = "".join(f"{club}{i}\tclub {club}\n" for club in "ab" for i in range(12))
     (home / "clubs.tsv").write_text(clubs, encoding="utf-8")
+
+
+def write_sites(home: Path) -> None:
+    """Write pairs of codes of two hospitals, small counts as <11, and how many patients have each code."""
+    for site, seed, first in (("a", 1, 0), ("b", 2, 3)):
+        counts = np.triu(np.random.default_rng(seed).poisson(20, (9, 9)), 1)
+        codes = [f"C{first + number:02}" for number in range(9)]
+        pairs = [(codes[i], codes[j], int(counts[i, j])) for i, j in np.argwhere(counts).tolist()]
+        lines = [f"{row}\t{column}\t{count if count >= 11 else '<11'}" for row, column, count in pairs]
+        (home / f"hospital-{site}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        patients = "".join(f"{code}\t100\n" for code in codes)
+        (home / f"patients-{site}.tsv").write_text(patients, encoding="utf-8")
 
 
 def make_spelled() -> swivel.Vectors:

@@ -39,7 +39,7 @@ ALLOWED = 5e-5  # absolute difference of a number
 TRAINING: dict[str, Any] = {"dim": 16, "epochs": 4, "backend": "cpu", "dtype": "float32", "device": "cpu"}
 KNOWN_LINES = 3_400  # of the text, for vectors that are trained again, or extended
 # The numbers are those of text that is not normalized, as in version 0.1: this rule must stay.
-OLD_RULE = {"normalization": "none"}
+OLD_RULE: dict[str, Any] = {"normalization": "none"}
 ANY_LETTERS = "The naïve co-op’s café — “déjà vu” — isn't in Straße 42; ΑΒΓ, 漢字、かな 3.14 new_york e\u0301te\u0301."
 
 # SHA-256 of the content of each matrix, shortened.

@@ -116,6 +116,7 @@ OTHER_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
             "separator": None,
             "comment": None,
             "largest_basket": 5_000,
+            "suppressed_below": None,
             "drop_empty": False,
         },
         "WalkConfig": {
@@ -259,7 +260,7 @@ CONSTANTS: dict[str, dict[str, Any]] = {
         "_GOOD_BITS": 24,
         "_FAIR_BITS": 10,
         "_STORED_BITS": 31,
-        "_TOTAL_BITS": 61,
+        "MAX_TOTAL_BITS": 61,
         "_MAX_BITS": 60,
     },
     "swivel.counts.importers.walks": {

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from swivel.counts import Matrix as Matrix
     from swivel.counts import MatrixBuilder as MatrixBuilder
     from swivel.counts import MatrixSpec as MatrixSpec
+    from swivel.counts import export_counts as export_counts
     from swivel.counts import open_matrix as open_matrix
     from swivel.counts.importers import import_counts as import_counts
     from swivel.counts.importers import walk_counts as walk_counts
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 # Loaded when first asked for, so that `import swivel` stays light.
 _NAMES = {
     "swivel.corpus.vocabulary": ("Vocabulary",),
-    "swivel.counts": ("Matrix", "MatrixBuilder", "MatrixSpec", "open_matrix"),
+    "swivel.counts": ("Matrix", "MatrixBuilder", "MatrixSpec", "export_counts", "open_matrix"),
     "swivel.counts.importers": ("import_counts", "walk_counts"),
     "swivel.errors": ("SwivelError",),
     "swivel.estimator": ("SwivelEmbedding",),

@@ -218,6 +218,7 @@ class Recommender:
                 argument="matrix",
             )
         self._columns, self._sums = columns, columns.sums
+        self._total = float(self.vectors.facts.get("total", columns.sums.sum()))
         if self.matrix is None:
             self.matrix = find_matrix(self.vectors)
         if links and self.matrix is None:
@@ -409,7 +410,7 @@ class Recommender:
             row_sums = self.vectors.row_sums
             assert row_sums is not None
             with np.errstate(divide="ignore"):  # a column without counts: -inf
-                scores = scores + np.log(row_sums[row_id]) + np.log(self._sums[ids]) - np.log(self._sums.sum())
+                scores = scores + np.log(row_sums[row_id]) + np.log(self._sums[ids]) - np.log(self._total)
         return np.asarray(scores, np.float32)
 
     def score_rows(self, rows: NDArray[np.int64]) -> Floats:
@@ -443,7 +444,7 @@ class Recommender:
         if "train" not in self.vectors.settings:
             raise ConfigError("these vectors have no settings to fold rows in with: load the folder of a training")
         config = recorded_config(TrainConfig, self.vectors.settings["train"])
-        return FixedColumns(self._columns.values, self._sums, float(self._sums.sum()), config)
+        return FixedColumns(self._columns.values, self._sums, self._total, config)
 
     @cached_property
     def _seen(self) -> Any:
@@ -452,11 +453,11 @@ class Recommender:
                 "matrix is needed to leave out what a known row has: pass matrix, or exclude_seen=False",
                 argument="matrix",
             )
+        if not isinstance(self.matrix, Matrix):
+            return scipy.sparse.csr_array(self.matrix)
         # Counts of walks say who is near, the edges who is a neighbor.
-        table = self.matrix
-        if isinstance(table, Matrix):
-            table = table.to_scipy() if table.edges is None else table.edges
-        return scipy.sparse.csr_array(table)
+        edges = self.matrix.edges
+        return scipy.sparse.csr_array(self.matrix.to_scipy() if edges is None else edges)
 
     def _cells_of(self, rows: Any) -> Any:
         """Return the cells of some known rows, None if they do not matter."""

@@ -54,7 +54,7 @@ def make_table(rows: int = 40, columns: int = 25, scale: float = 1.0) -> swivel.
 def make_size(rows: int, columns: int, cells: int) -> Any:
     """Return what settings are chosen from, without a table."""
     sums = {"row_sums": np.ones(rows), "column_sums": np.ones(columns)}
-    return SimpleNamespace(shape=(rows, columns), cell_count=cells, total=float(cells), **sums)
+    return SimpleNamespace(shape=(rows, columns), cell_count=cells, total=float(cells), absent_bound=0.0, **sums)
 
 
 def make_cells(rows: int = 300, columns: int = 200, *, groups: int = 1, share: float = 0.05) -> scipy.sparse.coo_array:

@@ -344,8 +344,18 @@ def completion(shell: str) -> None:
 def report_matrix(matrix: Matrix, path: str) -> None:
     """Print where a matrix is, and its size."""
     rows, columns = matrix.shape
-    data = {"matrix": path, "rows": rows, "columns": columns, "cells": matrix.cell_count, "total": matrix.total}
-    show(data, lambda: print_result(f"{path}: {rows:,} x {columns:,}, {matrix.cell_count:,} cells observed"))
+    data: dict[str, Any] = {
+        "matrix": path,
+        "rows": rows,
+        "columns": columns,
+        "cells": matrix.cell_count,
+        "total": matrix.total,
+    }
+    text = f"{path}: {rows:,} x {columns:,}, {matrix.cell_count:,} cells observed"
+    if matrix.suppressed_below is not None:
+        data["suppressed_below"] = matrix.suppressed_below
+        text += f", the others have at most {matrix.absent_bound:g}"
+    show(data, lambda: print_result(text))
 
 
 def report_vectors(vectors: Vectors, path: Path, options: RunOptions, matrix: str | None = None) -> None:

@@ -79,13 +79,19 @@ def phrases(
 @config_options(ImportConfig, WalkConfig)
 @click.option("--row-labels", metavar="FILE", help="what the rows of a matrix are called, one a line")
 @click.option("--column-labels", metavar="FILE", help="what the columns of a matrix are called, one a line")
+@click.option(
+    "--row-sums", metavar="FILE", help="a row label and its sum per line, if cells are missing from the source"
+)
+@click.option("--column-sums", metavar="FILE", help="the same of columns; a symmetric table has row sums only")
+@click.option(
+    "--total", type=float, help="sum of all counts, or the number of persons or baskets  [default: of the sums]"
+)
 @resource_options
 def import_(sources: tuple[str, ...], output: str, options: RunOptions, **settings: Any) -> None:
     """Convert counts of another tool to a matrix.
 
     SOURCE: triples in .tsv or .csv (also .gz .bz2 .xz .zst; - for standard input), .parquet, .arrow or .feather;
-    scipy's .npz, .mtx; .edges, .graphml, .gml; .baskets; GloVe's .bin with its vocab.txt; with --format, also
-    crosstabs.
+    scipy's .npz, .mtx; .edges, .graphml, .gml; .baskets; GloVe's .bin with its vocab.txt; with --format, crosstabs.
 
     \b
     swivel import visits.tsv -o matrix
@@ -107,7 +113,8 @@ def import_(sources: tuple[str, ...], output: str, options: RunOptions, **settin
 def add(matrices: tuple[str, ...], output: str, options: RunOptions) -> None:
     """Add matrices: counts of equal labels are summed; vocabularies may differ.
 
-    They have to be counted alike: the same window, weight and columns. With more text than before:
+    They have to be counted alike: the same window, weight and columns. Limits of suppressed counts add up, too. With
+    more text than before:
 
     \b
     swivel count new.txt -o new

@@ -15,11 +15,13 @@ from swivel.cli.flags import (
     count_option,
     map_options,
     overwrite_option,
+    refuse_idle_options,
     side_option,
     threads_option,
 )
 from swivel.cli.main import cli, open_vectors, output_option
-from swivel.cli.terminal import align_table, print_result, show
+from swivel.cli.terminal import align_table, next_command, print_result, show
+from swivel.counts import export_counts, open_matrix
 from swivel.errors import ConfigError
 from swivel.explorer import server
 from swivel.pipeline.settings import given
@@ -27,6 +29,7 @@ from swivel.runtime.options import RunOptions
 from swivel.runtime.resources import check_libraries
 from swivel.storage.arrays import write_array
 from swivel.storage.files import create_file
+from swivel.storage.manifest import MANIFEST
 from swivel.storage.output_folder import check_output_file, refuse_overlap
 from swivel.vectors import comparison, formats
 from swivel.vectors.formats import FORMATS, find_vectors
@@ -35,17 +38,31 @@ from swivel.vectors.text_encoder import SMOOTHING, find_tokenizer
 
 _SIDE_HELP = "the vectors, or the trained columns by their own labels, as the tags of a table of packages and tags"
 SHOWN_NEIGHBORS = 8
+TRIPLES = "triples"  # a format of counts
 
 
 @cli.command(cls=Command)
 @click.argument("vectors")
 @click.argument("file")
-@click.option("--format", type=click.Choice(list(FORMATS)), help="what to write  [default: what FILE's name ends in]")
+@click.option(
+    "--format", type=click.Choice([*FORMATS, TRIPLES]), help="what to write  [default: what FILE's name ends in]"
+)
 @side_option(_SIDE_HELP)
 @click.option("--with-zeros", is_flag=True, help="also write words without co-occurrences, whose vectors are zero")
+@click.option("--suppress-below", type=float, metavar="N", help="of counts: leave out those below N, for publication")
 @overwrite_option
-def export(vectors: str, file: str, format: str | None, side: str, with_zeros: bool, options: RunOptions) -> None:
+def export(
+    vectors: str,
+    file: str,
+    format: str | None,
+    side: str,
+    with_zeros: bool,
+    suppress_below: float | None,
+    options: RunOptions,
+) -> None:
     """Write vectors in another tool's format, or convert another tool's file to a folder of vectors.
+
+    With --format triples, the counts of a matrix are written, a row, a column and a count per line.
 
     \b
     swivel export work/vectors vectors.bin                          word2vec, gensim
@@ -56,14 +73,37 @@ def export(vectors: str, file: str, format: str | None, side: str, with_zeros: b
     swivel export work/vectors tags.vec --side columns              what a table's columns are
     swivel export work/vectors static --format sentence-transformers
     swivel export glove.6B.300d.txt glove --format swivel           opens at once afterwards
+    swivel export matrix counts.tsv --format triples --suppress-below 11
     """
     if file == "-":
         raise ConfigError("vectors are written to a file, not to standard output; pass the name of a file")
+    if format == TRIPLES:
+        refuse_idle_options(lambda name: name in ("side", "with_zeros"), where="on counts")
+        _export_matrix(Path(vectors), file, suppress_below, options)
+        return
+    if suppress_below is not None:
+        raise ConfigError(
+            "suppress_below is for the counts of a matrix: pass format='triples'", argument="suppress_below"
+        )
     model = open_vectors(vectors)
     count = formats.export(model, file, format=format, side=side, overwrite=options.overwrite, with_zeros=with_zeros)
 
     data = {"file": file, "tokens": count, "dim": model.dim}
     show(data, lambda: print_result(f"{file}: {count:,} vectors of {model.dim} dimensions"))
+
+
+def _export_matrix(folder: Path, file: str, suppress_below: float | None, options: RunOptions) -> None:
+    inside = folder / "matrix"
+    matrix = open_matrix(inside if (inside / MANIFEST).exists() else folder)
+    count = export_counts(matrix, file, suppress_below=suppress_below, overwrite=options.overwrite)
+    left_out = "" if suppress_below is None else f"; counts below {suppress_below:g} were left out"
+    show({"file": file, "counts": count}, lambda: print_result(f"{file}: {count:,} counts{left_out}"))
+
+    limits = [limit for limit in (suppress_below, matrix.suppressed_below) if limit is not None]
+    arguments = ["--suppressed-below", f"{max(limits):g}"] if limits else []
+    if matrix.columns_per_row == 1:
+        arguments += ["--sides", "undirected" if matrix.is_symmetric else "same"]
+    options.progress.message(next_command("import", Path(file), *arguments, "-o", "matrix"))
 
 
 @cli.command(cls=Command)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -88,6 +88,17 @@ class MatrixSpec:
             raise CountsError(f"a matrix of {len(self.rows)} x {self.column_count} has no cells")
         parts = len(self.column_parts)
         return choose_layout(len(self.rows), self.column_count, parts=parts, symmetric=self.symmetric)
+
+
+class OwnSums(NamedTuple):
+    """Sums of a matrix with missing cells, in units, in the order of its rows and columns.
+
+    They may also be numbers of persons or baskets with a row, of which `total` is the number: a person has several.
+    """
+
+    rows: Ints
+    columns: Ints  # the same array in a symmetric matrix
+    total: int
 
 
 def to_units(counts: ArrayLike, unit: int) -> Ints:
@@ -297,11 +308,15 @@ class MatrixBuilder:
         inputs: Mapping[str, str] | None = None,
         facts: Mapping[str, Any] | None = None,
         edges: Any = None,
+        sums: OwnSums | None = None,
+        absent_units: int = 0,
     ) -> Matrix:
         """Merge the runs and return the matrix, opened from its folder if it has one; `facts` are for its manifest.
 
-        `edges` are those of the graph on which walks were counted, a csr array.
+        `edges` are those of the graph on which walks were counted, a csr array. `sums` replace those of the cells, and
+        a cell that was not added has at most `absent_units`.
         """
+        knowledge = {"edges": edges, "absent_units": absent_units}
         self._spill()
         self.runs.close()
         if self.runs.cells == 0:
@@ -320,21 +335,28 @@ class MatrixBuilder:
 
         writer, scratch = self._folder, final.folder
         if writer is None or scratch is None:
-            return self._make_matrix(final.open(), config, edges)
+            return self._make_matrix(final.open(), config, sums, knowledge)
 
         writer.write_lines("rows.txt", self.spec.rows.to_lines())  # also removes a previous result
         # Threads move the files of the cells, which are on the same disk: checksums take about one second per GB.
         list(map_in_order(lambda name: writer.adopt(name, scratch / name), FILES, threads=self.threads))
-        finish_folder(writer, self._make_matrix(open_cells(writer.path), config, edges), inputs=inputs, facts=facts)
+        made = self._make_matrix(open_cells(writer.path), config, sums, knowledge)
+        finish_folder(writer, made, inputs=inputs, facts=facts)
 
         matrix = open_matrix(writer.path)
         matrix.rows = self.spec.rows  # They were just written, and need not be read again.
         matrix.columns = self.spec.rows if self.spec.columns is None else self.spec.columns
         return matrix
 
-    def _make_matrix(self, arrays: CellArrays, config: Any, edges: Any) -> Matrix:
+    def _make_matrix(
+        self, arrays: CellArrays, config: Any, sums: OwnSums | None, knowledge: Mapping[str, Any]
+    ) -> Matrix:
         """Return the finished matrix of these cells."""
-        row_sums, column_sums = sum_cells(arrays, self.layout, threads=self.threads)
+        total = None
+        if sums is None:
+            row_sums, column_sums = sum_cells(arrays, self.layout, threads=self.threads)
+        else:
+            row_sums, column_sums, total = sums
         return Matrix(
             self.layout,
             arrays,
@@ -345,7 +367,8 @@ class MatrixBuilder:
             unit=self.spec.unit,
             column_parts=self.spec.column_parts,
             config=to_json(config or {}),
-            edges=edges,
+            total=total,
+            **knowledge,
         )
 
 

@@ -9,11 +9,14 @@ Files of the folder (stage "matrix"):
 - `positions.npy`: uint32, local row << 16 | local column, ascending in a shard.
 - `counts.npy`: uint32 units, at most 2^32 - 1.
 - `large_cells.npy` and `large_counts.npy`: int64, indexes of the cells that hold 2^32 - 1, and their exact units.
+- If the import gave own sums, `row_sums.npy` and `column_sums.npy` have them, and the fact `total_units` the own total.
+  The fact `absent_units` is the largest count of an absent cell, if that is more than 0.
 - `edge_starts.npy`, `edge_ends.npy` and `edge_weights.npy`, of counts of walks only: the graph, as a csr matrix.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -62,7 +65,11 @@ class Matrix:
     unit
         Counts are stored as integers in units of 1 / unit.
     row_sums_units, column_sums_units, total_units
-        Exact sums in units: of the rows and of the columns, int64, and of all counts.
+        Exact sums in units: of the rows and of the columns, int64, and of all counts; or those that were imported.
+    has_own_sums
+        Whether the sums were imported, because cells are missing, instead of added up from the cells.
+    absent_units
+        Largest count, in units, that a cell which is not stored may have: more than 0 if small counts are suppressed.
     column_parts
         Names of the columns of a word, such as ("left", "right"); () if columns are not derived from the rows.
     config
@@ -77,6 +84,8 @@ class Matrix:
 
     path: Path | None = None
     is_log = False
+    has_own_sums = False
+    absent_units = 0
     _original: Matrix | None = None  # the matrix that was reblocked
 
     def __init__(
@@ -92,6 +101,8 @@ class Matrix:
         column_parts: tuple[str, ...] = (),
         config: Mapping[str, Any],
         edges: Any = None,
+        total: int | None = None,  # of own sums
+        absent_units: int = 0,
     ) -> None:
         self.layout = layout
         self.arrays = arrays  # the cells
@@ -101,7 +112,9 @@ class Matrix:
         self.has_own_columns = columns is not None
         self.row_sums_units = row_sums
         self.column_sums_units = column_sums
-        self.total_units = int(row_sums.sum())
+        self.has_own_sums = total is not None
+        self.total_units = int(row_sums.sum()) if total is None else total
+        self.absent_units = absent_units
         self.unit = unit
         self.column_parts = column_parts
         self.config = config
@@ -120,6 +133,8 @@ class Matrix:
             "column_parts": self.column_parts,
             "config": self.config,
             "edges": self.edges,
+            "total": self.total_units if self.has_own_sums else None,
+            "absent_units": self.absent_units,
         }
         # What is computed from the cells must stay the same, although those of a copy may be in other blocks.
         computed = {name: value for name, value in vars(self).items() if name in ("is_log", "_log_sums")}
@@ -184,6 +199,17 @@ class Matrix:
     def stored_cell_count(self) -> int:
         """Number of cells that are stored: those of a symmetric matrix once."""
         return len(self.unverified.counts)
+
+    @property
+    def absent_bound(self) -> float:
+        """Largest count that a cell which is not stored may have: 0 unless small counts are suppressed."""
+        bound = self.absent_units / self.unit
+        return math.log1p(bound) if self.is_log else bound
+
+    @property
+    def suppressed_below(self) -> float | None:
+        """The limit below which counts may be missing from the matrix; None if all are there."""
+        return (self.absent_units + 1) / self.unit if self.absent_units else None
 
     @cached_property
     def total(self) -> float:
@@ -354,11 +380,13 @@ class MatrixFolder(Matrix):
         self.unverified = arrays
         self.has_own_columns = "columns.txt" in folder.manifest.parts
         self.total_units = facts["total_units"]
+        self.has_own_sums = facts.get("own_sums", False)
+        self.absent_units = facts.get("absent_units", 0)
         self.unit = facts["unit"]
         self.column_parts = tuple(facts["column_parts"])
         self.config = folder.manifest.config
         self.path = folder.path
-        self.fingerprint = folder.manifest.fingerprint
+        self.fingerprint = _add_knowledge(self, folder.manifest.fingerprint)
         self._folder = folder
 
     @cached_property
@@ -436,6 +464,10 @@ def finish_folder(
         "total_units": matrix.total_units,
         "column_parts": list(matrix.column_parts),
     }
+    if matrix.has_own_sums:
+        all_facts["own_sums"] = True
+    if matrix.suppressed_below is not None:
+        all_facts |= {"suppressed_below": matrix.suppressed_below, "absent_units": matrix.absent_units}
     writer.finish(config=dict(matrix.config), inputs=inputs or {}, facts=all_facts)
 
 
@@ -459,7 +491,14 @@ def _fingerprint_contents(matrix: Matrix) -> str:
         vocabularies["columns.txt"] = matrix.columns
     for name, vocabulary in vocabularies.items():
         parts[name] = digest_bytes("".join(f"{line}\n" for line in vocabulary.to_lines()).encode())
-    return fingerprint(parts)
+    return _add_knowledge(matrix, fingerprint(parts))
+
+
+def _add_knowledge(matrix: Matrix, digest: str) -> str:
+    """Return the digest of the contents, changed by what is known about the cells that are not there."""
+    if not matrix.has_own_sums and not matrix.absent_units:
+        return digest
+    return fingerprint([digest, matrix.total_units, matrix.absent_units])
 
 
 def open_matrix(path: str | Path) -> Matrix:
@@ -498,6 +537,9 @@ def _read_layout(facts: Mapping[str, Any]) -> Layout:
         raise ValueError(f"sizes must be positive integers, got {numbers}")
     if not all(isinstance(name, str) for name in facts["column_parts"]) or type(facts["symmetric"]) is not bool:
         raise ValueError("column_parts must be strings and symmetric a boolean")
+    absent_units = facts.get("absent_units", 0)
+    if type(absent_units) is not int or absent_units < 0 or type(facts.get("own_sums", False)) is not bool:
+        raise ValueError("absent_units must be 0 or more and own_sums a boolean")
     return Layout(*numbers[:4], facts["symmetric"])
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from swivel.config import CountConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts.block_layout import Ints
-from swivel.counts.builder import MatrixBuilder, MatrixSpec, building_bytes
+from swivel.counts.builder import MatrixBuilder, MatrixSpec, OwnSums, building_bytes
 from swivel.counts.matrix import Matrix
 from swivel.errors import CountsError
 from swivel.runtime.options import RunOptions
@@ -35,7 +35,10 @@ _MAX_UNITS = 1 << 62
 
 
 def shared_config(matrices: Sequence[Matrix]) -> dict[str, Any]:
-    """Return the corpus and count settings that all matrices share; raise CountsError if they cannot be added."""
+    """Return the corpus and count settings that all matrices share, and what each imported matrix contributes.
+
+    Raises CountsError if they cannot be added.
+    """
     first = matrices[0]
     for other in matrices[1:]:
         # Settings first: a different setting often changes the columns, and its message is more precise.
@@ -63,6 +66,8 @@ def shared_config(matrices: Sequence[Matrix]) -> dict[str, Any]:
         elif stage == "count" and all(other == settings for other in others):
             common[stage] = settings
 
+    if not any("count" in matrix.config for matrix in matrices):
+        common["sum"] = {"sites": describe_sites(matrices)}
     return common
 
 
@@ -119,7 +124,36 @@ def add_matrices(matrices: Sequence[Matrix], path: Path, provenance: Mapping[str
                 builder.add(row_places[rows], column_places[columns], units * factor)
                 task.advance(len(rows) / copies)
 
-        return builder.finish(**provenance)
+        own_sums = any(matrix.has_own_sums for matrix in matrices)
+        # A cell that no matrix has may be below the limit of each of them.
+        bound = sum(matrix.absent_units * (spec.unit // matrix.unit) for matrix in matrices)
+        return builder.finish(**provenance, sums=_add_sums(matrices, spec) if own_sums else None, absent_units=bound)
+
+
+def _add_sums(matrices: Sequence[Matrix], spec: MatrixSpec) -> OwnSums:
+    """Return the sums of equal labels, in the unit and the order of the sum."""
+    row_sums = np.zeros(len(spec.rows), np.int64)
+    column_sums = np.zeros(spec.column_count, np.int64)
+    total = 0
+    for matrix in matrices:
+        scale = spec.unit // matrix.unit
+        total += matrix.total_units * scale
+        row_sums[_find_places(matrix.rows, spec.rows)] += matrix.row_sums_units * scale
+        column_sums[_find_places(matrix.columns, spec.columns or spec.rows)] += matrix.column_sums_units * scale
+
+    return OwnSums(row_sums, row_sums if spec.symmetric else column_sums, total)
+
+
+def describe_sites(matrices: Sequence[Matrix]) -> list[dict[str, Any]]:
+    """Return what each imported matrix contributes to a sum; those of a matrix that is a sum itself are its own."""
+    sites: list[dict[str, Any]] = []
+    for matrix in matrices:
+        rows, columns = matrix.shape
+        site = {"rows": rows, "columns": columns, "cells": matrix.cell_count, "total": matrix.total}
+        if matrix.suppressed_below is not None:
+            site["suppressed_below"] = matrix.suppressed_below
+        sites += matrix.config.get("sum", {}).get("sites", [site])
+    return sites
 
 
 def _find_places(vocabulary: Vocabulary, merged: Vocabulary) -> Ints:

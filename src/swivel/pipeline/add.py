@@ -19,7 +19,9 @@ def add(
     """Return the sum of matrices, cell by cell of equal labels, in memory or opened from the folder `out`.
 
     Vocabularies may differ: the sum has the labels of all matrices, by decreasing count. Matrices counted from parts
-    of a text with the same words add up to the matrix that is counted from the whole text, bit for bit.
+    of a text with the same words add up to the matrix that is counted from the whole text, bit for bit. If the matrices
+    lack small counts (`import_counts(..., suppressed_below=11)`), their limits add up, too: a cell that is in none of
+    three matrices with counts of 11 and more has at most 30.
 
     Parameters
     ----------

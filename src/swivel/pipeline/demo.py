@@ -81,7 +81,7 @@ def open_sample(out: str | Path | None = None, *, options: RunOptions | None = N
     data = files("swivel") / "data"
     packed_cells = (data / CELLS).read_bytes()
     words = Vocabulary.from_lines((data / WORDS).read_text(encoding="utf-8").splitlines())
-    provenance = {"config": {}, "inputs": {CELLS: hashlib.sha256(packed_cells).hexdigest()[:16]}}
+    provenance: dict[str, Any] = {"config": {}, "inputs": {CELLS: hashlib.sha256(packed_cells).hexdigest()[:16]}}
 
     output = check_output(out, [], options)
     if output is not None and has_result(output, "matrix", provenance, options):

@@ -95,6 +95,7 @@ def train(
 
     init = None if init is None else as_vectors(init)
     configs = resolve_configs(matrix, recipe, settings, init)
+    _warn_of_sums(matrix, configs[0])
     popularity = _choose_popularity(matrix, configs[0]) if recipe == "table" else None
     return train_vectors(matrix, path, *configs, timed_options(path, options), init=init, popularity=popularity)
 
@@ -148,6 +149,13 @@ def _find_counted(matrix: Matrix) -> str:
         if all(recorded.get(name) == value for recorded, values in stages for name, value in values.items()):
             return recipe
     return "default"
+
+
+def _warn_of_sums(matrix: Matrix, config: TrainConfig) -> None:
+    """Warn if the sums that were imported have no effect."""
+    if matrix.has_own_sums and config.transform == "log" and is_leading():
+        text = "the sums that were imported are not those of log(1 + x): pass transform='none' to train with them"
+        warnings.warn(text, SwivelWarning, stacklevel=3)
 
 
 def _compare_recipe(matrix: Matrix, recipe: str) -> None:
@@ -236,9 +244,15 @@ def resolve_configs(
                 f"combine must be rows for a matrix whose columns are not its rows' words, got {combine!r}",
                 argument="combine",
             )
-    # Absent counts of walks are below the smallest one.
-    if recipe == "graph" and "unseen" not in settings:
-        settings["unseen"] = choose_unseen(matrix)
+    if recipe != "table" and "unseen" not in settings:
+        # Absent counts of walks are below the smallest one, suppressed counts below a limit.
+        if recipe == "graph":
+            settings["unseen"] = choose_unseen(matrix)
+        if matrix.absent_units:
+            bound = matrix.transformed(
+                settings.get("transform", RECIPES[recipe]["train"].get("transform", "none"))
+            ).absent_bound
+            settings["unseen"] = float(f"{bound:.9g}")
     # Only for tables do other settings follow from the counts.
     if recipe != "table":
         return resolve_training(recipe, settings, init)

@@ -198,6 +198,8 @@ def collect_facts(matrix: Matrix, trained: TrainingResult, tuning: Tuning | None
         "losses": losses,
         "training_seconds": round(trained.seconds, 3),
     }
+    if matrix.has_own_sums and not matrix.is_log:
+        facts["total"] = matrix.total
     if tuning is not None:
         facts["tuning"] = tuning.to_dict()
     return facts

@@ -371,4 +371,6 @@ def _write_settings(run: RunSummary) -> Iterator[str]:
         "cores": count_cores(),
         "counts, all together": run.matrix.total,
     }
+    if run.matrix.suppressed_below is not None:
+        machine["counts are suppressed below"] = run.matrix.suppressed_below
     yield write_details("machine and versions", write_facts(machine))

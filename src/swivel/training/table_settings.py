@@ -64,7 +64,7 @@ def choose_table_settings(matrix: Matrix) -> dict[str, Any]:
     density = cells / (rows * columns)
 
     # The last digits of sums of logarithms differ between CPUs, but a run must have one configuration on all of them.
-    unseen = math.exp(-UNSEEN_GAP) * matrix.total / cells
+    unseen = max(math.exp(-UNSEEN_GAP) * matrix.total / cells, matrix.absent_bound)
     settings: dict[str, Any] = {"unseen": float(f"{unseen:.9g}")}
     if max(rows, columns) <= MAX_SIZE:
         settings["epochs"] = EPOCHS

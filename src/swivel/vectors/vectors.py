@@ -60,8 +60,9 @@ class Vectors(GensimNames):
         Settings of the stages that led to the vectors, as in a manifest: "corpus" and "count", to read texts as then,
         "train" and "vectors", to fold in rows, "ranking", to recommend.
     facts
-        What is known of the training: "matrix" (its fingerprint), "plan", "losses", "training_seconds", and
-        "trained_rows", the number of rows before `extend` added more.
+        What is known of the training: "matrix" (its fingerprint), "plan", "losses", "training_seconds",
+        "total", the sum of all counts if it was imported, and "trained_rows", the number of rows before `extend` added
+        more.
 
     >>> words = Vocabulary(["king", "queen", "pear"])
     >>> vectors = Vectors(VectorTable(words, np.array([[1, 0], [0.8, 0.6], [0, 1]], np.float32)))
@@ -226,7 +227,8 @@ class Vectors(GensimNames):
         """The vectors of a table with rows and columns swapped: `vectors.T.nearest` finds neighbors of a column."""
         if self.columns_per_row:
             raise ConfigError("rows and columns are the same things: only vectors of a table can be transposed")
-        return Vectors(self._need_columns(), self.row_table, shift=self.shift, settings=self.settings)
+        facts = {name: self.facts[name] for name in ("total",) if name in self.facts}
+        return Vectors(self._need_columns(), self.row_table, shift=self.shift, settings=self.settings, facts=facts)
 
     def with_subwords(self) -> Vectors:
         """Return these vectors with n-grams fitted to them; raise ConfigError for fewer than 1,000 words."""

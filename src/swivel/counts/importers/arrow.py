@@ -129,7 +129,7 @@ def _read_batches(
             encoded = list(pool.map(lambda side: side.dictionary_encode(), sides))
             rows = _find_ids(pa, encoded[0], context.rows, place)
             columns = _find_ids(pa, encoded[1], context.columns, place)
-            counts = _take_counts(pa, batch.column(2), place) if batch.num_columns > 2 else None
+            counts = _take_counts(pa, batch.column(2), place, context) if batch.num_columns > 2 else None
             yield ImportChunk(rows, columns, counts, place)
             begin += batch.num_rows
             context.task.advance(share * batch.num_rows)
@@ -165,7 +165,9 @@ def _find_ids(pa: Any, encoded: Any, table: LabelTable, place: Place) -> Ints:
     return np.asarray(ids[codes])
 
 
-def _take_counts(pa: Any, array: Any, place: Place) -> NDArray[np.float64]:
+def _take_counts(pa: Any, array: Any, place: Place, context: ImportContext) -> NDArray[np.float64]:
+    if context.config.suppressed_below is not None and array.null_count:
+        array = array.fill_null(-1)
     array = _take_plain(pa, array, "count", place)
     types = pa.types
     if not (types.is_integer(array.type) or types.is_floating(array.type) or types.is_decimal(array.type)):

@@ -9,9 +9,10 @@ and largest. Files are read in pieces instead of memory-mapped, so that they do 
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import length_hint
 from pathlib import Path
 from typing import Any
@@ -42,8 +43,9 @@ _TOLERANCE = 1e-9  # relative, for rounding errors of float64
 _GOOD_BITS = 24  # precision of the smallest count if possible: that of float32
 _FAIR_BITS = 10  # precision of the smallest count at least: about 0.1 %
 _STORED_BITS = 31  # cells of 2^32 units or more are stored separately
-_TOTAL_BITS = 61
+MAX_TOTAL_BITS = 61
 _MAX_BITS = 60  # largest unit: 2^60
+_MARK = re.compile(r"\*?|<(=?) *(\d+(?:\.\d+)?)")  # of a suppressed cell in a text
 
 
 def number_places(name: str, kind: str, begin: int) -> Place:
@@ -184,6 +186,7 @@ class ImportContext:
     columns: LabelTable = field(init=False)
     shape: tuple[int, int] | None = None  # numbers of rows and columns if ids are positions in a matrix
     labels: tuple[list[str], list[str]] = ([], [])  # of all rows and of all columns, after `settle`
+    marked: int = 0  # cells that the source marks as suppressed
     _name: str = ""
 
     def __post_init__(self) -> None:
@@ -220,6 +223,25 @@ class ImportContext:
             )
         self.shape = (rows, columns)
         self._name = name
+
+    def is_mark(self, text: str) -> bool:
+        """Return whether a text in place of a count marks a suppressed cell, such as <11 or *."""
+        found = _MARK.fullmatch(text.strip())
+        limit = self.config.suppressed_below
+        if limit is None or found is None:
+            return False
+        is_closed, bound = found.groups()
+        if bound is not None and (float(bound) > limit or (is_closed and float(bound) == limit)):
+            raise CountsError(f"the count {text.strip()!r} may be above the limit suppressed_below, which is {limit:g}")
+        return True
+
+    def drop_marked(self, chunk: Any) -> Any:
+        """Return a chunk with 0 for the counts NaN and -1 of suppressed cells, which are counted."""
+        if self.config.suppressed_below is None or chunk.counts is None:
+            return chunk
+        is_marked = np.isnan(chunk.counts) | (chunk.counts == -1)
+        self.marked += int(is_marked.sum())
+        return replace(chunk, counts=np.where(is_marked, 0.0, chunk.counts))
 
     def settle(self, counts: int) -> None:
         """Set the labels of all rows and columns after reading, when the number of counts is known."""
@@ -271,14 +293,14 @@ class UnitFinder:
 
     def choose_unit(self) -> int:
         """Return the unit; raise CountsError if no unit can represent both the smallest count and the total."""
-        if self._total >= 2.0**_TOTAL_BITS:
+        if self._total >= 2.0**MAX_TOTAL_BITS:
             raise CountsError(
                 f"counts up to {self.largest:g} add up to {self._total:g}, more than the largest exact sum "
-                f"({2**_TOTAL_BITS:.2g}); scale them"
+                f"({2**MAX_TOTAL_BITS:.2g}); scale them"
             )
 
         for unit in self._left:
-            if self._total * unit < 2.0**_TOTAL_BITS:
+            if self._total * unit < 2.0**MAX_TOTAL_BITS:
                 return unit
 
         return self._choose_binary()
@@ -290,14 +312,14 @@ class UnitFinder:
         largest = math.ceil(math.log2(self.largest))
         bits = min(_GOOD_BITS - smallest, _STORED_BITS - largest)
         bits = max(bits, _FAIR_BITS - smallest, 0)
-        bits = min(bits, _TOTAL_BITS - math.ceil(math.log2(self._total)), _MAX_BITS)
+        bits = min(bits, MAX_TOTAL_BITS - math.ceil(math.log2(self._total)), _MAX_BITS)
 
         # The smallest count needs three bits, so that it is at most one part in 8 off.
         needed_bits = max(3 - smallest, 0)
         if bits < needed_bits:
             total = math.ceil(math.log2(self._total))
             span = f"counts from {self._smallest:g} to {self.largest:g}"
-            if total - smallest + 3 <= _TOTAL_BITS:  # They would fit if they were larger.
+            if total - smallest + 3 <= MAX_TOTAL_BITS:  # They would fit if they were larger.
                 raise CountsError(
                     f"{span} are too small for an exact sum (the smallest unit is 2^-{_MAX_BITS}); scale them"
                 )
@@ -374,6 +396,7 @@ def refuse_bad_counts(counts: NDArray[np.float64], place: Place) -> None:
     if is_wrong.any():
         index = int(is_wrong.argmax())
         reason = "negative" if counts[index] < 0 else "not finite"
+        hint = "; pass suppressed_below if it marks a suppressed count" if counts[index] == -1 else ""
         raise CountsError(
-            f"{place(index)}: the count {counts[index]:g} is {reason}; counts must be finite and not negative"
+            f"{place(index)}: the count {counts[index]:g} is {reason}; counts must be finite and not negative{hint}"
         )

@@ -24,6 +24,7 @@ from swivel.counts.importers.import_config import SEPARATORS, ImportConfig, pick
 from swivel.errors import CountsError, SwivelWarning
 from swivel.runtime.display import escape_controls
 from swivel.runtime.numbers import is_integer, is_plain, parse_float
+from swivel.runtime.progress import Task
 
 _CSV_LINES = 1 << 15
 _HEADER_LINES = 1_000  # looked at to find out whether the first one is a header
@@ -62,13 +63,43 @@ def parse_numbers(texts: list[bytes], place: Place, kind: str) -> NDArray[np.flo
         index = len(texts) - length_hint(items) - 1  # the last one that was taken
         shown = texts[index][:40].decode(errors="backslashreplace")
         hint = "; pass header if the first line is a header" if place(index).endswith("line 1") else ""
+        if kind == "count" and shown.strip()[:1] in ("", "*", "<"):
+            hint = "; pass suppressed_below=11, for example, if it marks a suppressed count"
         raise CountsError(f"{place(index)}: the {kind} {shown!r} is not a number{hint}") from None
+
+
+def parse_counts(texts: list[bytes], place: Place, context: ImportContext) -> NDArray[np.float64]:
+    """Return texts as counts, NaN for those that mark a suppressed cell."""
+    try:
+        return parse_numbers(texts, place, "count")
+    except CountsError:
+        if context.config.suppressed_below is None:
+            raise
+
+    numbers = []
+    for index, text in enumerate(texts):
+        try:
+            is_mark = context.is_mark(text.decode(errors="replace"))
+        except CountsError as error:
+            raise CountsError(f"{place(index)}: {error}", argument="suppressed_below") from None
+        numbers.append(b"nan" if is_mark else text)
+    return parse_numbers(numbers, place, "count")
+
+
+def read_label_numbers(file: Path) -> Iterator[tuple[list[bytes], NDArray[np.float64], Place]]:
+    """Yield the labels and numbers of a text file with a label and a number on each line, and their places."""
+    config = ImportConfig()
+    for number, batch in enumerate(_read_batches(file, config)):
+        if batch.width != 2:
+            raise CountsError(f"{batch.place(0)}: {batch.width} fields, but a label and a number are needed")
+        rest = _drop_header(batch) if number == 0 and _has_header(batch, config) else batch
+        yield rest.column(0), parse_numbers(rest.column(1), rest.place, "sum"), rest.place
 
 
 def read_triples(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
     """Yield the cells of a text file: `row SEPARATOR column SEPARATOR count`; without a third field the count is 1."""
     config = context.config
-    batches = _read_batches(file, config, context)
+    batches = _read_batches(file, config, context.task)
     first = next(batches, None)
     if first is None:
         return
@@ -88,7 +119,7 @@ def read_triples(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
         )
     for batch in itertools.chain([first], batches):
         rows, columns, *others = map(batch.column, picks)
-        counts = parse_numbers(others[0], batch.place, "count") if others else None
+        counts = parse_counts(others[0], batch.place, context) if others else None
         yield context.make_chunk(rows, columns, counts, batch.place)
 
 
@@ -123,7 +154,7 @@ def _drop_header(batch: FieldBatch) -> FieldBatch:
 
 def read_crosstab(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
     """Yield the cells of a wide table: the first line names the columns, the first field of the others the row."""
-    batches = _read_batches(file, context.config, context)
+    batches = _read_batches(file, context.config, context.task)
     first = next(batches, None)
     if first is None:
         return
@@ -132,15 +163,17 @@ def read_crosstab(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
     for batch in itertools.chain([_drop_header(first)], batches):
         rows = context.rows.look_up(batch.column(0), batch.place)
         for number, column in enumerate(columns.tolist(), 1):
-            texts = [text.strip() or b"0" for text in batch.column(number)]  # An empty cell has no count.
-            counts = parse_numbers(texts, batch.place, "count")
+            # An empty cell has no count, or a suppressed one.
+            empty = b"0" if context.config.suppressed_below is None else b"*"
+            texts = [text.strip() or empty for text in batch.column(number)]
+            counts = parse_counts(texts, batch.place, context)
             yield ImportChunk(rows, np.full(len(rows), column), counts, batch.place)
 
 
-def _read_batches(file: Path, config: ImportConfig, context: ImportContext) -> Iterator[FieldBatch]:
+def _read_batches(file: Path, config: ImportConfig, task: Task | None = None) -> Iterator[FieldBatch]:
     """Yield the fields of a file in batches, without blank lines and comments."""
     # Every line must have as many fields as the first one.
-    blocks = read_table_lines(file, context.task)
+    blocks = read_table_lines(file, task)
     separator = b""
     width = 0
 
@@ -158,7 +191,7 @@ def _read_batches(file: Path, config: ImportConfig, context: ImportContext) -> I
 
         # From the first quotation mark on, a field may contain line feeds, so blocks cannot be split one by one.
         if separator == b"," and b'"' in lines.data:
-            yield from _read_quoted(lines, blocks, config, context, width)
+            yield from _read_quoted(lines, blocks, config, width)
             return
 
         yield split_fields(lines, separator, width, comment=config.comment)
@@ -238,7 +271,7 @@ def _split_evenly(lines: LineBlock, separator: bytes, width: int) -> FieldBatch 
 
 
 def _read_quoted(
-    first: LineBlock, blocks: Iterator[LineBlock], config: ImportConfig, context: ImportContext, width: int
+    first: LineBlock, blocks: Iterator[LineBlock], config: ImportConfig, width: int
 ) -> Iterator[FieldBatch]:
     """Yield the rest of a .csv file with quoted fields, which may contain commas and line ends."""
 

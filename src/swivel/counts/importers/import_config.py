@@ -89,6 +89,11 @@ class ImportConfig:
     )
     comment: str | None = config_field(None, "skip lines that begin with this text, such as #", TEXT)
     largest_basket: int = config_field(5_000, "longest basket allowed, because all its pairs are counted", POSITIVE_INT)
+    suppressed_below: float | None = config_field(
+        None,
+        "counts below this limit were removed from the source: a cell that is not there has at most limit - 1, not 0",
+        POSITIVE,
+    )
     drop_empty: bool = config_field(False, "omit rows and columns of a matrix that have no counts", FLAG)
 
     def __post_init__(self) -> None:

@@ -6,6 +6,7 @@ Neither library is imported.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -61,7 +62,9 @@ def read_wide_frame(frame: Any, context: ImportContext) -> Iterator[ImportChunk]
     values = frame.to_numpy()
     for number, column in enumerate(columns.tolist()):
         # A pivot table has a missing value where nothing was observed.
-        counts = np.nan_to_num(_as_counts(values[:, number], place), nan=0.0, posinf=np.inf, neginf=-np.inf)
+        counts = _as_counts(values[:, number], place, context)
+        if context.config.suppressed_below is None:
+            counts = np.nan_to_num(counts, nan=0.0, posinf=np.inf, neginf=-np.inf)
         yield ImportChunk(rows, np.full(len(rows), column), counts, place)
     context.task.advance(len(rows))
 
@@ -81,16 +84,22 @@ def _refuse_wide(frame: Any, context: ImportContext) -> None:
 
 def _make_chunk(context: ImportContext, parts: list[NDArray[Any]], place: Place) -> ImportChunk:
     """Return the cells of arrays of rows, columns and optionally counts."""
-    counts = _as_counts(parts[2], place) if len(parts) > 2 else None
+    counts = _as_counts(parts[2], place, context) if len(parts) > 2 else None
     return context.make_chunk(as_labels(parts[0]), as_labels(parts[1]), counts, place)
 
 
-def _as_counts(values: NDArray[Any], place: Place) -> NDArray[np.float64]:
+def _as_counts(values: NDArray[Any], place: Place, context: ImportContext) -> NDArray[np.float64]:
+    """Return values as counts, NaN for those that mark a suppressed cell."""
     if values.dtype.kind in "iuf":
         return values.astype(np.float64)
 
     counts = np.empty(values.size)
     for index, value in enumerate(values.tolist()):
+        if context.config.suppressed_below is not None and (value is None or isinstance(value, str)):
+            try:
+                value = math.nan if context.is_mark(value or "") else value
+            except CountsError as error:
+                raise CountsError(f"{place(index)}: {error}", argument="suppressed_below") from None
         if isinstance(value, (bool, str, bytes)) or not hasattr(value, "__float__"):
             raise CountsError(f"{place(index)}: the count {value!r} is not a number")
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -28,7 +29,7 @@ from swivel.corpus.sources import (
 )
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts.block_layout import Ints, UnitCells
-from swivel.counts.builder import MatrixBuilder, MatrixSpec, building_bytes
+from swivel.counts.builder import MatrixBuilder, MatrixSpec, OwnSums, building_bytes
 from swivel.counts.importers import arrow, baskets, graphs, matrix_readers
 from swivel.counts.importers import import_tables as tables
 from swivel.counts.importers.baskets import BasketSpill
@@ -42,11 +43,13 @@ from swivel.counts.importers.import_config import (
     refuse_idle_settings,
 )
 from swivel.counts.importers.matrix_readers import VOCABULARY, read_label_file
+from swivel.counts.importers.own_sums import CellSums, GivenSums, Sums, read_sums
 from swivel.counts.importers.walks import Graph, count_walks, make_graph
 from swivel.counts.matrix import Matrix, open_matrix
 from swivel.errors import IS_TEXT_HINT, ConfigError, CorpusError, CountsError, StorageError, clear_errors
+from swivel.runtime.numbers import plural
 from swivel.runtime.options import RunOptions, check_names, make_options
-from swivel.runtime.progress import track
+from swivel.runtime.progress import Progress, track
 from swivel.runtime.resources import ResourceEstimate, check_libraries
 from swivel.storage.lock import scratch_folder
 from swivel.storage.manifest import fingerprint
@@ -71,6 +74,9 @@ def import_counts(
     *,
     row_labels: Labels = None,
     column_labels: Labels = None,
+    row_sums: Sums = None,
+    column_sums: Sums = None,
+    total: float | None = None,
     options: RunOptions | None = None,
     **settings: Any,
 ) -> Matrix:
@@ -87,11 +93,18 @@ def import_counts(
         Folder of the matrix; None for a matrix in memory.
     row_labels, column_labels
         Labels of the rows and columns of a matrix, or a file with one label per line.
+    row_sums, column_sums
+        Sums by label, in a mapping or a file with a label and a sum per line, or by position, if cells are missing from
+        the source. A symmetric table has row sums only.
+    total
+        Sum of all counts, if it is not that of `row_sums`; the number of persons or baskets if the sums are those with
+        a row.
     options
         Memory, threads and progress; its fields can be passed as keywords instead.
     settings
-        Fields of ImportConfig: format, sides, fields, header, separator, comment, largest_basket, drop_empty. Fields of
-        WalkConfig: walks, step_weights, smallest_count, walks_per_node, p, q, walk_seed; see `walk_counts`.
+        Fields of ImportConfig: format, sides, fields, header, separator, comment, largest_basket, suppressed_below,
+        drop_empty. Fields of WalkConfig: walks, step_weights, smallest_count, walks_per_node, p, q, walk_seed; see
+        `walk_counts`.
 
     Raises
     ------
@@ -110,9 +123,12 @@ def import_counts(
     refuse_idle_settings(config, origin.format, origin.name)
 
     labels = [_read_labels(row_labels), _read_labels(column_labels)]
-    label_files = [Path(file) for file in (row_labels, column_labels) if isinstance(file, (str, Path))]
+    sums = GivenSums(read_sums(row_sums, "row_sums"), read_sums(column_sums, "column_sums"), total)
+    further_files = [
+        Path(file) for file in (row_labels, column_labels, row_sums, column_sums) if isinstance(file, (str, Path))
+    ]
 
-    output = check_output(out, [*origin.local_files, *label_files], options)
+    output = check_output(out, [*origin.local_files, *further_files], options)
     record: dict[str, Any] = {"config": {"import": result_settings(config)}}
     if origin.format in GRAPHS or walks.walks is not None:
         record["config"]["graph"] = result_settings(walks)
@@ -123,6 +139,8 @@ def import_counts(
         record["inputs"] = inputs
         if labels != [None, None]:
             inputs["labels"] = fingerprint(labels)
+        if sums != GivenSums():
+            inputs["sums"] = fingerprint(sums)
         if has_result(output, "matrix", record, options, is_comparable=can_compare(inputs)):
             return open_matrix(output)
 
@@ -130,7 +148,7 @@ def import_counts(
     in_memory = output is None and not origin.files and origin.size is not None and walks.walks is None
     with contextlib.nullcontext() if in_memory else open_work_folder(output) as path:
         check_libraries("importing")
-        matrix = _import(origin, config, walks, labels, path, record, options)
+        matrix = _import(origin, config, walks, labels, sums, path, record, options)
         return matrix if output is not None else matrix.to_memory()
 
 
@@ -205,10 +223,13 @@ def _import(
     config: ImportConfig,
     walks: WalkConfig,
     labels: Sequence[list[str] | None],
+    sums: GivenSums,
     path: Path | None,
     provenance: Mapping[str, Any],
     options: RunOptions,
 ) -> Matrix:
+    if source.format == "baskets" or walks.walks is not None:
+        _refuse_missing_cells(config, sums, "baskets" if source.format == "baskets" else "walks")
     sides = config.sides or FORMATS.get(source.format, IN_MEMORY).sides
     if walks.walks is not None and sides == "apart":
         if config.sides == "apart":
@@ -235,7 +256,7 @@ def _import(
         with clear_errors("the source"), track(options.progress, "reading", source.size, unit) as task:
             context = ImportContext(config, sides, options.memory_bytes, task, labels[0], labels[1])
             for chunk in source.read(context):
-                spill.add(chunk)
+                spill.add(context.drop_marked(chunk))
 
         spill.finish(source.name)
         cells = spill.length or 0
@@ -248,9 +269,16 @@ def _import(
         ResourceEstimate("building", disk, memory, disk, _ADVICE).check(path)
 
         try:
-            return build_matrix(spill, context, path, provenance, options)
+            return build_matrix(spill, context, path, provenance, options, sums)
         except CountsError as error:
-            raise CountsError(f"{source.name}: {error}") from error
+            raise CountsError(f"{source.name}: {error}", argument=error.arguments) from error
+
+
+def _refuse_missing_cells(config: ImportConfig, sums: GivenSums, what: str) -> None:
+    """Raise ConfigError for settings of missing cells if all cells are counted here."""
+    name = "suppressed_below" if config.suppressed_below is not None else "row_sums"
+    if config.suppressed_below is not None or sums.rows is not None:
+        raise ConfigError(f"{name} has no effect on {what}, whose counts are all there: omit it", argument=name)
 
 
 def _make_graph(source: ImportSource, spill: Spill, context: ImportContext, options: RunOptions) -> Graph:
@@ -263,13 +291,25 @@ def _make_graph(source: ImportSource, spill: Spill, context: ImportContext, opti
 
 
 def build_matrix(
-    spill: Spill, context: ImportContext, path: Path | None, provenance: Mapping[str, Any], options: RunOptions
+    spill: Spill,
+    context: ImportContext,
+    path: Path | None,
+    provenance: Mapping[str, Any],
+    options: RunOptions,
+    given: GivenSums | None = None,
 ) -> Matrix:
     """Write the matrix of the spilled cells, with `provenance` in its manifest, and return it."""
+    sums = None
     if isinstance(spill, BasketSpill):
         row_sums = column_sums = spill.count_items(len(context.labels[0]))
     else:
-        row_sums, column_sums = _sum_sides(spill, context, options.thread_count)
+        cell_sums = _sum_sides(spill, context, options.thread_count)
+        row_sums, column_sums = cell_sums.rows, cell_sums.columns
+        sums = None if given is None else given.settle(cell_sums, spill.unit, context)
+        if sums is not None:
+            row_sums, column_sums, _ = sums
+        if context.sides == "same":  # Rows and columns have one order, by the sum of both.
+            row_sums = column_sums = row_sums + column_sums
 
     rows, row_places = _rank(context.labels[0], row_sums, spill.unit, context)
     columns: Vocabulary | None = None
@@ -291,7 +331,28 @@ def build_matrix(
             _refuse_one_sided(row_ids, column_ids, places < 0, context)
             builder.add(row_places[row_ids], places, units)
             task.advance(units.size)
-        return builder.finish(**provenance)
+
+        if sums is not None:
+            orders = [np.argsort(places)[np.count_nonzero(places < 0) :] for places in (row_places, column_places)]
+            rows_of_sums = sums.rows[orders[0]]
+            columns_of_sums = rows_of_sums if symmetric else sums.columns[orders[1]]
+            sums = OwnSums(rows_of_sums, columns_of_sums, sums.total)
+        absent_units = _find_bound(context, spill.unit, options.progress)
+        if context.marked:
+            provenance = {**provenance, "facts": {**provenance.get("facts", {}), "marked_cells": context.marked}}
+        return builder.finish(**provenance, sums=sums, absent_units=absent_units)
+
+
+def _find_bound(context: ImportContext, unit: int, progress: Progress) -> int:
+    """Return the largest count, in units, of a cell that is not in the source, and report it."""
+    limit = context.config.suppressed_below
+    if limit is None:
+        return 0
+
+    units = math.ceil(limit * unit) - 1
+    marks = f"; so has what is marked as suppressed, {plural(context.marked, 'cell')}" if context.marked else ""
+    progress.message(f"cells that are not in the source have at most {units / unit:g} instead of 0{marks}")
+    return units
 
 
 def _walk_cells(spill: Spill, context: ImportContext, threads: int) -> Iterator[UnitCells]:
@@ -303,17 +364,23 @@ def _walk_cells(spill: Spill, context: ImportContext, threads: int) -> Iterator[
             yield columns[apart], rows[apart], units[apart]
 
 
-def _sum_sides(spill: CellSpill, context: ImportContext, threads: int) -> tuple[Ints, Ints]:
-    """Return the row sums and column sums in units; if both are the same things, one array with their total."""
-    row_sums = np.zeros(len(context.labels[0]), np.int64)
-    column_sums = row_sums if context.is_shared else np.zeros(len(context.labels[1]), np.int64)
+def _sum_sides(spill: CellSpill, context: ImportContext, threads: int) -> CellSums:
+    """Return the sums of the rows and columns in units, and their largest cells."""
+    is_symmetric = context.sides in ("mirrored", "undirected")  # Every pair is there in both orders.
+    shape = len(context.labels[0]), len(context.labels[1])
+    row_sums, largest_of_rows = (np.zeros(shape[0], np.int64) for _ in range(2))
+    column_sums, largest_of_columns = row_sums, largest_of_rows
+    if not is_symmetric:
+        column_sums, largest_of_columns = (np.zeros(shape[1], np.int64) for _ in range(2))
 
     for rows, columns, units in _walk_cells(spill, context, threads):
         np.add.at(row_sums, rows, units)
-        if context.sides in ("apart", "same"):  # Otherwise every pair is there in both orders already.
+        np.maximum.at(largest_of_rows, rows, units)
+        if not is_symmetric:
             np.add.at(column_sums, columns, units)
+            np.maximum.at(largest_of_columns, columns, units)
 
-    return row_sums, column_sums
+    return CellSums(row_sums, column_sums, (largest_of_rows, largest_of_columns))
 
 
 def _rank(labels: list[str], sums: Ints, unit: int, context: ImportContext) -> tuple[Vocabulary, Ints]:
