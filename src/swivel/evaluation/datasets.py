@@ -4,13 +4,12 @@ The kind of a file follows from its columns: `word1 word2 score`; `a b c d`, opt
 or `word category`, separated by a tab. The other kinds are separated by tabs or spaces. Instead of the fifth column,
 lines of the form `: name` may start sections of analogies.
 
-BATS has 40 files, one per section, which are one set. A line has a word and its answers, separated by `/`; every line is
-asked about every other. The first answer is part of the questions, and all of them are right.
+BATS has 40 files, one per section, which are one set. A line has a word and its answers, separated by `/`, and is asked
+about every other line: the first answer is part of the questions, and all of them are right.
 
 The sets of the suites (the paper's eight, three on which nothing was tuned, and sets of texts) are downloaded into a
-cache and verified by checksum. pooch, in the extra
-`evaluate`, downloads and stores the files. The environment variable SWIVEL_DATA selects another folder than the user's
-cache.
+cache and verified by checksum. pooch, in the extra `evaluate`, downloads and stores the files. The environment variable
+SWIVEL_DATA selects another folder than the user's cache.
 """
 
 from __future__ import annotations
