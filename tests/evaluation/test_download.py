@@ -181,7 +181,9 @@ def test_files_of_the_untuned_suite_get_our_names_and_bats_is_one_set(
         "bats/E09%20%5Bthings%20-%20color%5D.txt": words,
     }
     sources = [publish(folder, path, unquote(path), text) for path, text in published.items()]
-    sources = [replace(each, path=path) for each, path in zip(sources, published, strict=True)]
+    sources = [
+        replace(each, path=path, stored_as=Path(each.path).name) for each, path in zip(sources, published, strict=True)
+    ]
 
     sets = {each.name: each for each in find_sets(fetch_sets(sources, host=host))[0]}
 

@@ -24,7 +24,6 @@ from importlib.resources import files
 from itertools import compress, permutations
 from pathlib import Path, PurePosixPath
 from typing import NoReturn
-from urllib.parse import unquote
 
 from swivel.errors import ConfigError, EvaluationError, StorageError, clear_errors, missing_extra
 from swivel.runtime.numbers import parse_float
@@ -394,7 +393,7 @@ class SetSource:
     @property
     def file(self) -> str:
         """Name of the file in the cache."""
-        return self.stored_as or PurePosixPath(unquote(self.path)).name
+        return self.stored_as or PurePosixPath(self.path).name
 
     def url(self, host: str = HOST) -> str:
         """Return the URL of the file."""
@@ -413,7 +412,7 @@ def _read_sources() -> Iterator[SetSource]:
         if "/" in first:
             place = (first, second, third)
         else:
-            yield SetSource(first, second, third, *place, stored_as="".join(stored_as))
+            yield SetSource(first, second, third, *place, stored_as=" ".join(stored_as))
 
 
 _ALL_SOURCES = tuple(_read_sources())
