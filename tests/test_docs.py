@@ -151,7 +151,7 @@ def place(tmp_path: Path, world: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return where a page runs: no network, no browser, and a demonstration that takes a second."""
     monkeypatch.setattr(server, "serve", lambda *_: None)
     monkeypatch.setattr("webbrowser.open", lambda _: True)
-    monkeypatch.setattr("swivel.evaluation.scores.fetch_sets", lambda **_: sorted((world / "sets").iterdir()))
+    monkeypatch.setattr("swivel.evaluation.scores.fetch_sets", lambda *_, **__: sorted((world / "sets").iterdir()))
     shorten_demo(monkeypatch, world / "corpus.txt")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "page"

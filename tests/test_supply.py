@@ -22,14 +22,18 @@ import lock  # noqa: E402
 
 import audit  # noqa: E402
 import wheels  # noqa: E402
+from swivel._version import __version__  # noqa: E402
 
-PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT, GROUPS = PYPROJECT["project"], PYPROJECT["dependency-groups"]
+EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 OWN = PROJECT["name"]
 
 
 def declared() -> list[Requirement]:
-    """Return what pyproject.toml asks for, in every extra."""
-    lines = [*PROJECT["dependencies"], *(line for extra in PROJECT["optional-dependencies"].values() for line in extra)]
+    """Return what pyproject.toml asks for, in every extra and dependency group."""
+    lists = [PROJECT["dependencies"], *EXTRAS.values(), *GROUPS.values()]
+    lines = [line for each in lists for line in each if isinstance(line, str)]  # not {include-group = "docs"}
     return [each for each in map(Requirement, lines) if each.name != OWN]
 
 
@@ -87,6 +91,59 @@ def test_the_classifiers_name_the_pythons_that_are_tried() -> None:
     tried = re.search(r"^PYTHONS \?= (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
     assert tried is not None
     assert [f"python{version}" for version in named] == tried[1].split()
+
+
+# Extras and the version
+
+
+def named_by(extra: str) -> set[str]:
+    """Return the packages of an extra, also through other extras."""
+    requirements = list(map(Requirement, EXTRAS[extra]))
+    inner = [named_by(name) for each in requirements if each.name == OWN for name in each.extras]
+    return {each.name for each in requirements if each.name != OWN}.union(*inner)
+
+
+def test_the_extra_all_has_what_every_extra_has() -> None:
+    assert named_by("all") == set().union(*(named_by(extra) for extra in EXTRAS))
+
+
+def test_parquet_files_need_no_gensim() -> None:
+    assert named_by("parquet") == {"pyarrow"}
+
+
+def test_the_citation_has_the_version() -> None:
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {__version__}\n" in citation
+
+
+def test_the_conda_recipe_has_the_version_and_the_requirements() -> None:
+    recipe = (ROOT / "recipe" / "meta.yaml").read_text(encoding="utf-8")
+    assert f'{{% set version = "{__version__}" %}}' in recipe
+    run = recipe.partition("  run:\n")[2].partition("\n\n")[0].replace("pytorch", "torch")
+    listed = {str(Requirement(line.strip(" -"))) for line in run.splitlines()}
+    assert listed == {f"python{PROJECT['requires-python']}", *PROJECT["dependencies"]}
+    scripts = [f"{name} = {target}" for name, target in PROJECT["scripts"].items()]
+    assert re.findall("^    - (.* = .*)$", recipe, re.M) == scripts
+
+
+def test_actions_are_pinned_by_commit() -> None:
+    workflows = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+    lines = [line for each in workflows for line in each.read_text(encoding="utf-8").splitlines() if "uses:" in line]
+    assert len(lines) > 5
+    assert [line for line in lines if not re.search(r"uses: [\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$", line)] == []
+
+
+def test_the_image_copies_only_what_docker_may_see() -> None:
+    copied = re.findall(r"^COPY (?!--from)(.*) \S+$", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.M)
+    names = {name for line in copied for name in line.split()}
+    seen = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert {line[1:] for line in seen if line[0] == "!"} == names
+    assert [name for name in names if not (ROOT / name).exists()] == []
+
+
+def test_the_changelog_starts_with_the_version() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.findall("^## ([0-9.]+)", changelog, re.M)[0] == __version__
 
 
 # Licenses

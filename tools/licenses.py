@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 PAGE = ROOT / "docs" / "licenses.md"
+OWN = "swivel-embeddings"
 PERMISSIVE = frozenset(  # as SPDX has them
     [
         "0BSD",
@@ -116,14 +117,15 @@ def walk(requirements: Iterable[str]) -> set[str]:
         fresh = {(name, extra) for extra in ("", *requirement.extras)} - seen
         seen |= fresh
         waiting += [(Requirement(line), extra) for _, extra in fresh for line in distribution(name).requires or ()]
-    return found - {"swivel-embeddings"}
+    return found - {OWN}
 
 
 def read_groups() -> dict[str, set[str]]:
-    """Return what is installed always (""), and what each extra adds to it."""
+    """Return what is installed always (""), and what each extra adds; extras that only join others are left out."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     always = walk(project["dependencies"])
-    return {"": always} | {name: walk(lines) - always for name, lines in project["optional-dependencies"].items()}
+    extras = project["optional-dependencies"].items()
+    return {"": always} | {name: walk(lines) - always for name, lines in extras if not lines[0].startswith(OWN)}
 
 
 def read_installed(names: Iterable[str]) -> Iterator[License]:
@@ -179,16 +181,15 @@ Where a license is not a plain permissive one, or has parts that are not:
 HEADS = {
     "Always": "What `pip install` brings.",
     "With an extra": "What the extras for users add.",
-    "For development": "What the extras `docs` and `dev` add: nothing that Swivel itself imports.",
+    "For development": "What the dependency groups `docs` and `dev` add: nothing that Swivel itself imports.",
 }
 
 
 def write_page() -> str:
     """Return the page."""
     groups = read_groups()
-    inner = {"docs", "dev"}
     needed_by: dict[str, list[str]] = {}
-    for extra in groups.keys() - inner - {""}:
+    for extra in groups.keys() - {""}:
         for name in groups[extra]:
             needed_by.setdefault(name, []).append(extra)
     needed_by = {name: sorted(extras) for name, extras in needed_by.items()}

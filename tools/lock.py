@@ -21,7 +21,8 @@ APART = re.compile(r"torch|(cuda|nvidia)-.*")
 # The lowest that all of them run on: some say 3.11.5. `fewest` is one version of each for all Pythons.
 PYTHON = "3.11.5"
 COMPILE = ("pip", "compile", "--no-config", "--quiet", "--universal", "--fork-strategy", "fewest", "--generate-hashes")
-INPUTS = ("--python-version", PYTHON, "--extra", "dev", "--constraint", CONSTRAINTS.name, "pyproject.toml")
+WANTED = ("--extra", "all", "--group", "dev", "pyproject.toml")
+INPUTS = ("--python-version", PYTHON, "--constraint", CONSTRAINTS.name, *WANTED)
 HEADER = ("--custom-compile-command", "make lock")
 
 

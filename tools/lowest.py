@@ -21,23 +21,24 @@ from packaging.utils import canonicalize_name
 UV = Path(sys.executable).parent / "uv"
 COMPILE = ("pip", "compile", "--no-config", "--quiet", "--resolution", "lowest-direct", "--annotation-style", "line")
 WHEELS = ("--only-binary", ":all:")
-# What the code or a library of an extra imports. Everything else in the extras `docs` and `dev` is a tool.
+# What the code or a library of an extra imports. Everything else in the groups `docs` and `dev` is a tool.
 LIBRARIES = {"httpx", "model2vec", "pandas", "polars", "safetensors", "triton", "umap-learn"}
 # Old packages use what is deprecated in newer ones, and some leave files open.
 IGNORED_WARNINGS = ("DeprecationWarning", "PendingDeprecationWarning", "ResourceWarning")
 
 
-def read_extras() -> dict[str, Requirement]:
-    """Return what the extras `docs` and `dev` ask for, by name."""
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    requirements = [Requirement(line) for extra in ("docs", "dev") for line in extras[extra]]
+def read_groups() -> dict[str, Requirement]:
+    """Return what the dependency groups `docs` and `dev` ask for, by name."""
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
+    lines = [line for group in ("docs", "dev") for line in groups[group]]
+    requirements = [Requirement(line) for line in lines if isinstance(line, str)]  # not {include-group = "docs"}
     return {canonicalize_name(each.name): each for each in requirements}
 
 
-def pin_tools(extras: dict[str, Requirement]) -> list[str]:
+def pin_tools(groups: dict[str, Requirement]) -> list[str]:
     """Return `name==version` of each tool, as locked."""
     pins = read_lock()
-    return [f"{name}=={version_of(pins[name])}" for name in sorted((extras.keys() & pins.keys()) - LIBRARIES)]
+    return [f"{name}=={version_of(pins[name])}" for name in sorted((groups.keys() & pins.keys()) - LIBRARIES)]
 
 
 def run(*command: str | Path, **variables: str) -> None:
@@ -56,12 +57,12 @@ def install(interpreter: str, folder: Path) -> None:
     run(interpreter, "-m", "venv", "--without-pip", folder)
     python = folder / "bin" / "python"
 
-    extras = read_extras()
-    tools = write_lines(folder / "tools.txt", *pin_tools(extras))
+    groups = read_groups()
+    tools = write_lines(folder / "tools.txt", *pin_tools(groups))
     # A build of torch for CUDA asks for one version of Triton, which may be older than the kernels need.
-    overrides = write_lines(folder / "overrides.txt", str(extras["triton"]))
+    overrides = write_lines(folder / "overrides.txt", str(groups["triton"]))
     lowest = write_lines(folder / "lowest.txt")  # Otherwise uv keeps the versions of the last time.
-    inputs = ("--constraint", tools, "--override", overrides, "--extra", "dev", "pyproject.toml")
+    inputs = ("--constraint", tools, "--override", overrides, "--extra", "all", "--group", "dev", "pyproject.toml")
     run(UV, *COMPILE, *WHEELS, "--python", python, *inputs, "--output-file", lowest)
 
     run(UV, "pip", "sync", "--no-config", "--quiet", *WHEELS, "--python", python, lowest)

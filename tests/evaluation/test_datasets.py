@@ -62,6 +62,37 @@ def test_questions_without_sections_are_one_section(tmp_path: Path) -> None:
     assert questions.sections == ("q", "q")
 
 
+def test_a_file_of_bats_asks_every_line_about_every_other_and_keeps_all_answers(tmp_path: Path) -> None:
+    file = write(tmp_path / "L01 [hypernyms - animals].txt", "Ape\tprimate/animal/\nbee\tinsect\n")
+    section = "L01 [hypernyms - animals]"
+    assert read_set(file) == AnalogySet(
+        "bats",
+        (("ape", "primate", "bee", "insect"), ("bee", "insect", "ape", "primate")),
+        (section, section),
+        (("insect",), ("primate", "animal")),
+    )
+
+    write(file, "ape\tprimate\nbee\t//\n")
+    with pytest.raises(EvaluationError, match=r"line 2: expected a word and its answers, with a tab between them, got"):
+        read_set(file)
+
+
+def test_a_section_of_bats_in_two_files_raises_an_error(tmp_path: Path) -> None:
+    (tmp_path / "copy").mkdir()
+    name = "L01 [hypernyms - animals].txt"
+    both = [write(folder / name, "ape\tprimate\nbee\tinsect\n") for folder in (tmp_path, tmp_path / "copy")]
+    with pytest.raises(EvaluationError, match=r"the set 'L01 .*' was already read from"):
+        find_sets(both)
+
+
+def test_a_half_of_bats_keeps_the_answers_of_its_questions(tmp_path: Path) -> None:
+    file = write(tmp_path / "L01 [hypernyms - animals].txt", "".join(f"w{n}\ta{n}/b{n}\n" for n in range(20)))
+    whole = read_set(file)
+    half = split_set(whole, "tune")
+    assert isinstance(half, AnalogySet) and 0 < half.size < whole.size
+    assert half.answers == tuple((f"a{c[1:]}", f"b{c[1:]}") for _, _, c, _ in half.questions)
+
+
 def test_case_is_kept_when_asked_and_labels_may_hold_spaces(tmp_path: Path) -> None:
     pairs = read_set(write(tmp_path / "p.tsv", "Red wine\tOslo\t3\n"), lowercase=False)
     assert isinstance(pairs, SimilaritySet) and pairs.pairs == (("Red wine", "Oslo"),)

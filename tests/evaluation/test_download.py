@@ -7,10 +7,12 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ from message_recorder import MessageRecorder
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import EvaluationError, MissingExtra
 from swivel.evaluation import AnalogySet, SimilaritySet, evaluate, read_set
-from swivel.evaluation.datasets import PAPER_ORDER, SOURCES, SetSource, fetch_sets, find_sets
+from swivel.evaluation.datasets import PAPER_ORDER, SOURCES, UNTUNED_SOURCES, SetSource, fetch_sets, find_sets
 from swivel.vectors import Vectors, VectorTable
 
 REAL_SETS = Path(__file__).resolve().parents[3] / "shared" / "data" / "eval"
@@ -78,7 +80,7 @@ def test_sets_are_downloaded_once_and_then_read_from_the_cache(server: tuple[str
     files = fetch_sets(sources, host=host, progress=recorder)
 
     assert files == (cache / "bruni_men.txt", cache / "google.txt")
-    assert recorder.lines == [f"downloading bruni_men.txt, google.txt into {cache}"]
+    assert recorder.lines == [f"downloading men, google_analogies into {cache}"]
     assert [each.name for each in find_sets(files)[0]] == ["men", "google_analogies"]
     assert fetch_sets(sources, host=CLOSED, progress=recorder) == files
     assert (len(recorder.lines), len(QuietHandler.requested)) == (1, 2)
@@ -155,6 +157,45 @@ def test_the_table_of_sources_is_complete() -> None:
     google = next(source for source in SOURCES if source.name == "google_analogies")
     commit = "e57c623a5dfe5df4ea0be3f04ad52045aaa6360f"
     assert google.url() == f"https://raw.githubusercontent.com/zhezhaoa/ngram2vec/{commit}/testsets/analogy/google.txt"
+
+
+def test_the_untuned_suite_has_two_sets_of_pairs_and_the_forty_sections_of_bats() -> None:
+    assert [source.name for source in UNTUNED_SOURCES] == ["simverb3500", "mturk771", *["bats"] * 40]
+    assert all(len(source.sha256) == 64 and len(source.commit) == 40 for source in UNTUNED_SOURCES)
+    files = [source.file for source in UNTUNED_SOURCES]
+    assert len(set(files)) == 42
+    assert files[2] == "I01 [noun - plural_reg].txt"
+    assert UNTUNED_SOURCES[2].url().endswith("/bats/1_inflectional_morphology/I01%20%5Bnoun%20-%20plural_reg%5D.txt")
+
+
+def test_files_of_the_untuned_suite_get_our_names_and_bats_is_one_set(
+    server: tuple[str, Path], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, folder = server
+    capitals = "norway\toslo\nperu\tlima\nchad\tn'djamena"
+    words = "ant\tblack/brown\r\nblood\tred"
+    published = {
+        "sim/EN-SimVerb-3500.txt": "take\tremove\t6.81\nwalk\ttrail\t4.81",
+        "sim/EN-MTurk-771.txt": "access\tgateway\t3.79\r\n",
+        "bats/E01%20%5Bcountry%20-%20capital%5D.txt": capitals,
+        "bats/E09%20%5Bthings%20-%20color%5D.txt": words,
+    }
+    sources = [publish(folder, path, unquote(path), text) for path, text in published.items()]
+    sources = [
+        replace(each, path=path, stored_as=Path(each.path).name) for each, path in zip(sources, published, strict=True)
+    ]
+
+    sets = {each.name: each for each in find_sets(fetch_sets(sources, host=host))[0]}
+
+    assert {name: each.size for name, each in sets.items()} == {"simverb3500": 2, "mturk771": 1, "bats": 8}
+    bats = sets["bats"]
+    assert isinstance(bats, AnalogySet)
+    assert Counter(bats.sections) == {"E01 [country - capital]": 6, "E09 [things - color]": 2}
+    assert bats.questions[0] == ("norway", "oslo", "peru", "lima")
+    assert list(zip(bats.questions[6:], bats.right_answers[6:], strict=True)) == [
+        (("ant", "black", "blood", "red"), ("red",)),
+        (("blood", "red", "ant", "black"), ("black", "brown")),
+    ]
 
 
 @pytest.mark.parametrize("separator", ["\t", " "])

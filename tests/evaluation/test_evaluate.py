@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -217,6 +218,26 @@ def test_questions_with_unknown_words_are_wrong_or_skipped(method: str) -> None:
     assert [section.figure for section in skipped.sections] == [1.0, 0.5, None]
 
 
+def test_every_right_answer_counts_and_one_known_is_enough() -> None:
+    answers = (("queen",), ("princess", "unheard"), ("older", "queen"), ("unheard",), ("a",))
+    asked = dataclasses.replace(QUESTIONS, answers=answers)
+    result = score_analogies(make_vectors(PLANTED, WORDS), asked)
+    assert result.is_right.tolist() == [True, False, True, False, False]
+
+    # The vectors answer the first and the fourth question with "queen" and "older".
+    swapped = dataclasses.replace(QUESTIONS, answers=(("nobody", "queen"), *answers[1:3], ("bigger", "older"), ("a",)))
+    result = score_analogies(make_vectors(PLANTED, WORDS), swapped)
+    assert result.is_right.tolist() == [True, False, True, True, False]
+    assert result.is_known.tolist() == [True, False, True, True, False]
+
+
+def test_a_suite_is_one_of_those_that_are_known_and_has_no_effect_on_files(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="suite must be one of paper, untuned, got 'all'"):
+        evaluate(make_vectors(PLANTED, WORDS), suite="all")
+    with pytest.raises(ConfigError, match="suite has no effect with files or folders of sets"):
+        evaluate(make_vectors(PLANTED, WORDS), tmp_path, suite="untuned")
+
+
 def test_words_after_the_first_top_words_are_unknown() -> None:
     few = score_analogies(make_vectors(PLANTED, WORDS), QUESTIONS, EvaluationConfig(top=4))
     assert (few.correct, few.known, few.total) == (1, 1, 5)
@@ -371,7 +392,7 @@ def test_the_report_is_shown_as_an_escaped_html_table(tmp_path: Path) -> None:
 
 def test_without_a_source_the_papers_sets_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     men = write(tmp_path / "bruni_men.txt", "man king 9\nman woman 1\n")
-    monkeypatch.setattr("swivel.evaluation.scores.fetch_sets", lambda *, progress: (men,))
+    monkeypatch.setattr("swivel.evaluation.scores.fetch_sets", lambda sources, *, title, progress: (men,))
     assert evaluate(make_vectors(PLANTED, WORDS))["men"].known == 2
 
 

@@ -123,12 +123,14 @@ def test_tables_are_printed_as_markdown(square: Path, crooked: Path, data: Path)
 def test_without_sets_those_of_the_paper_are_used(
     square: Path, data: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def fail(*, progress: object) -> None:
-        raise EvaluationError("no network")
+    def fail(sources: object, *, title: str, progress: object) -> None:
+        raise EvaluationError(f"no network for {title}")
 
     monkeypatch.setattr("swivel.evaluation.scores.fetch_sets", fail)
-    with pytest.raises(EvaluationError, match="no network"):
+    with pytest.raises(EvaluationError, match="no network for the paper's test sets"):
         show(square)
+    with pytest.raises(EvaluationError, match="no network for SimVerb-3500, MTurk-771 and BATS"):
+        show(square, "--suite", "untuned")
     show(square, data)
 
 
@@ -140,6 +142,8 @@ def test_without_sets_those_of_the_paper_are_used(
         (["--held-out", "h.tsv", "--draws", "10"], "'--draws' has no effect with --held-out"),
         (["--held-out", "h.tsv", "--markdown"], "'--markdown' has no effect with --held-out"),
         (["--matrix", "m"], "'--matrix' has no effect without --held-out"),
+        (["--texts", "--suite", "untuned"], "'--suite' has no effect with --texts"),
+        (["set.tsv", "--suite", "untuned"], "suite has no effect with files or folders"),
         (["-k", "20"], "'-k' has no effect without --held-out"),
     ],
 )

@@ -14,6 +14,7 @@ from swivel.cli.main import cli, open_vectors, output_option
 from swivel.cli.tables import matrix_option, table_options
 from swivel.cli.terminal import draw_table, print_result, show, shown
 from swivel.evaluation import results, text_sets
+from swivel.evaluation.datasets import SUITES
 from swivel.evaluation.labels import LABEL_TABLE_HEADER, SPLITS, LabelReport
 from swivel.evaluation.links import LinkReport
 from swivel.evaluation.table_ranking import RankingReport
@@ -35,6 +36,12 @@ output_file = output_option("picture to write: .png, .svg or .pdf", metavar="FIL
 @click.argument("vectors")
 @click.argument("sets", nargs=-1, metavar="[FOLDER_OR_FILE]...")
 @click.option("--data", metavar="DIR", help="folder of sets  [default: the paper's eight, fetched into the cache]")
+@click.option(
+    "--suite",
+    type=click.Choice(list(SUITES)),
+    help="without files: the paper's sets, or SimVerb-3500, MTurk-771 and BATS, which no setting was chosen with  "
+    "[default: paper]",
+)
 @click.option("--against", multiple=True, metavar="VECTORS", help="compare with these, item by item; may be repeated")
 @config_options(evaluation.EvaluationConfig)
 @click.option("--texts", is_flag=True, help="evaluate vectors of texts: STS and labels, fetched, or your own files")
@@ -62,6 +69,7 @@ def evaluate(
     vectors: str,
     sets: tuple[str, ...],
     data: str | None,
+    suite: str | None,
     against: tuple[str, ...],
     held_out: str | None,
     links: str | None,
@@ -121,7 +129,7 @@ def evaluate(
     refuse_idle_options(lambda name: name in others_use, where="without --held-out, --links or --labels")
     # The vectors are loaded one after the other: two large models may not fit into memory.
     report, *others = (
-        evaluation.evaluate(open_vectors(path), places or None, progress=options.progress, **rules)
+        evaluation.evaluate(open_vectors(path), places or None, suite=suite, progress=options.progress, **rules)
         for path in (vectors, *against)
     )
     compared = {

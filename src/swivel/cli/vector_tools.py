@@ -72,6 +72,7 @@ def export(
     swivel export work/vectors model.bin --format fasttext-bin      words and n-grams, for fastText and gensim
     swivel export work/vectors tags.vec --side columns              what a table's columns are
     swivel export work/vectors static --format sentence-transformers
+    swivel export work/vectors my-model --format huggingface        model2vec's folder and a model card, to upload
     swivel export glove.6B.300d.txt glove --format swivel           opens at once afterwards
     swivel export matrix counts.tsv --format triples --suppress-below 11
     """

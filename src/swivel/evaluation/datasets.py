@@ -4,9 +4,12 @@ The kind of a file follows from its columns: `word1 word2 score`; `a b c d`, opt
 or `word category`, separated by a tab. The other kinds are separated by tabs or spaces. Instead of the fifth column,
 lines of the form `: name` may start sections of analogies.
 
-The paper's eight sets, and sets of texts, are downloaded into a cache and verified by checksum. pooch, in the extra
-`evaluate`, downloads and stores the files. The environment variable SWIVEL_DATA selects another folder than the user's
-cache.
+BATS has 40 files, one per section, which are one set. A line has a word and its answers, separated by `/`, and is asked
+about every other line: the first answer is part of the questions, and all of them are right.
+
+The sets of the suites (the paper's eight, three on which nothing was tuned, and sets of texts) are downloaded into a
+cache and verified by checksum. pooch, in the extra `evaluate`, downloads and stores the files. The environment variable
+SWIVEL_DATA selects another folder than the user's cache.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import logging
 import math
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import compress, permutations
@@ -31,6 +34,7 @@ from swivel.storage.lock import scratch_folder
 HOST = "https://raw.githubusercontent.com"
 FOLDER_VARIABLE = "SWIVEL_DATA"
 HALVES = ("tune", "report")
+BATS = "bats"
 SUFFIXES = (".tsv", ".txt")
 EXPECTED = (
     "expected word1 word2 score, or a b c d with or without a section, separated by tabs or spaces, or word and "
@@ -60,11 +64,17 @@ class AnalogySet:
     name: str
     questions: tuple[FourWords, ...]
     sections: tuple[str, ...]
+    answers: tuple[tuple[str, ...], ...] = ()  # all right answers to each question; by default only d
 
     @property
     def size(self) -> int:
         """Number of questions."""
         return len(self.questions)
+
+    @property
+    def right_answers(self) -> tuple[tuple[str, ...], ...]:
+        """The right answers to each question."""
+        return self.answers or tuple(question[3:] for question in self.questions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +164,7 @@ def find_sets(
     A file of a folder is left out if its first line fits no kind of test set. It is an error if such a file was passed
     explicitly or has the name of a set of the paper, and if two sets have the same name.
     """
-    sets: dict[str, tuple[Path, TestSet]] = {}
+    parts: dict[str, tuple[Path, TestSet]] = {}  # sets, and sections of BATS
     left_out: list[Path] = []
 
     for file, is_from_folder in list_set_files(source, "test sets", EXPECTED):
@@ -164,17 +174,24 @@ def find_sets(
             left_out.append(file)
             continue
 
-        if name in sets:
-            raise EvaluationError(f"{file}: the set {name!r} was already read from {sets[name][0]}; rename one of them")
-        sets[name] = file, _parse(file, lines, lowercase)
+        part = file.stem if name == BATS else name
+        if part in parts:
+            raise EvaluationError(
+                f"{file}: the set {part!r} was already read from {parts[part][0]}; rename one of them"
+            )
+        parts[part] = file, _parse(file, lines, lowercase)
 
-    if not sets:
+    if not parts:
         folders = dict.fromkeys(str(file.parent) for file in left_out)
         raise EvaluationError(f"{', '.join(folders)}: no test sets found; {EXPECTED}")
 
+    sets: dict[str, TestSet] = {}
+    for _, each in parts.values():
+        sets[each.name] = _join(sets[each.name], each) if each.name in sets else each
+
     # The order of the paper's table, so that columns of results can be compared with it.
     names = [*PAPER_ORDER, *sorted(sets.keys() - set(PAPER_ORDER))]
-    return tuple(sets[name][1] for name in names if name in sets), left_out
+    return tuple(sets[name] for name in names if name in sets), left_out
 
 
 def read_set(path: str | Path, *, lowercase: bool = True) -> TestSet:
@@ -197,21 +214,39 @@ def read_bundled() -> AnalogySet:
     >>> read_bundled().size > 1_000
     True
     """
-    pairs: dict[str, list[tuple[str, str]]] = {}
+    pairs: dict[str, list[_Pair]] = {}
     for line in (files("swivel") / "data" / "pairs.txt").read_text(encoding="utf-8").splitlines():
         if line.startswith(": "):
             section = pairs.setdefault(line[2:], [])
         else:
             a, b = line.split("\t")
-            section.append((a, b))
+            section.append((a, (b,)))
+    return _ask_about_each_other("bundled", pairs)
 
+
+def _ask_about_each_other(name: str, pairs: Mapping[str, Sequence[_Pair]]) -> AnalogySet:
+    """Return the questions that ask, in each section, every word with its answers about every other."""
     questions: list[FourWords] = []
     sections: list[str] = []
-    for name, members in pairs.items():
-        for first, second in permutations(members, 2):
-            questions.append((*first, *second))
-            sections.append(name)
-    return AnalogySet("bundled", tuple(questions), tuple(sections))
+    answers: list[tuple[str, ...]] = []
+
+    for section, members in pairs.items():
+        for (a, b), (c, d) in permutations(members, 2):
+            questions.append((a, b[0], c, d[0]))
+            sections.append(section)
+            answers.append(d)
+    return AnalogySet(name, tuple(questions), tuple(sections), tuple(answers))
+
+
+def _join(first: TestSet, second: TestSet) -> TestSet:
+    """Return two parts of a set as one; only BATS has parts."""
+    assert isinstance(first, AnalogySet) and isinstance(second, AnalogySet)
+    return AnalogySet(
+        first.name,
+        first.questions + second.questions,
+        first.sections + second.sections,
+        first.answers + second.answers,
+    )
 
 
 def split_set(test_set: TestSet, half: str) -> TestSet:
@@ -236,8 +271,12 @@ def split_set(test_set: TestSet, half: str) -> TestSet:
         return CategorySet(test_set.name, test_set.items[lines], test_set.categories[lines])
 
     is_in_half = [half_of_pair(a, b) == half_of_pair(c, d) == half for a, b, c, d in test_set.questions]
-    questions = tuple(compress(test_set.questions, is_in_half))
-    return AnalogySet(test_set.name, questions, tuple(compress(test_set.sections, is_in_half)))
+    return AnalogySet(
+        test_set.name,
+        tuple(compress(test_set.questions, is_in_half)),
+        tuple(compress(test_set.sections, is_in_half)),
+        tuple(compress(test_set.answers, is_in_half)),
+    )
 
 
 def half_of_pair(first: str, second: str) -> str:
@@ -267,12 +306,15 @@ def read_lines(path: Path, *, may_be_latin: bool = False) -> list[Line]:
 
 # Spells words as the vocabulary does.
 _Spell = Callable[[str], str]
+_Pair = tuple[str, tuple[str, ...]]  # a word and its answers
 
 
 def _parse(path: Path, lines: Sequence[Line], lowercase: bool) -> TestSet:
     if not lines:
         raise EvaluationError(f"{path}: the file is empty; {EXPECTED}")
     spell = str.lower if lowercase else str
+    if name_set(path) == BATS:
+        return _ask_about_each_other(BATS, {path.stem: [_parse_pair(line, spell) for line in lines]})
     kind = _find_kind(lines)
     if kind is None:
         lines[0].fail(f"{EXPECTED}, got {lines[0].text!r}")
@@ -297,6 +339,16 @@ def _find_kind(lines: Sequence[Line]) -> str | None:
     if width == 2 and "\t" not in lines[0].text:  # Two words without a tab are more likely to be plain text.
         return None
     return {2: "categories", 3: "similarity", 4: "analogies", 5: "analogies"}.get(width)
+
+
+def _parse_pair(line: Line, spell: _Spell) -> _Pair:
+    """Return a word and its answers, of a line of BATS."""
+    expected = "a word and its answers, with a tab between them"
+    word, listed = line.take(2, expected)
+    answers = tuple(spell(answer) for answer in listed.split("/") if answer)  # Some lines end in a slash.
+    if not answers:
+        line.fail(f"expected {expected}, got {line.text!r}")
+    return spell(word), answers
 
 
 def _parse_analogies(name: str, lines: Sequence[Line], spell: _Spell) -> AnalogySet:
@@ -335,6 +387,7 @@ class SetSource:
     sha256: str
     repository: str
     commit: str
+    suite: str = ""
     stored_as: str = ""  # name of the file in the cache; by default its published name
 
     @property
@@ -354,21 +407,27 @@ def _read_data(name: str) -> list[list[str]]:
 
 
 def _read_sources() -> Iterator[SetSource]:
-    place = ("", "")
-    for first, second, *rest in _read_data("test_sets.txt"):
-        if rest:
-            yield SetSource(first, second, rest[0], *place, stored_as="".join(rest[1:]))
+    place = ("", "", "")
+    for first, second, third, *stored_as in _read_data("test_sets.txt"):
+        if "/" in first:
+            place = (first, second, third)
         else:
-            place = (first, second)
+            yield SetSource(first, second, third, *place, stored_as=" ".join(stored_as))
 
 
 _ALL_SOURCES = tuple(_read_sources())
 # The sets of Levy, Goldberg and Dagan (2015) in the order of the paper's table; pairs with scores of SemEval 2012 to
 # 2016, and texts with labels.
-SOURCES = tuple(source for source in _ALL_SOURCES if not source.stored_as)
-TEXT_SOURCES = tuple(source for source in _ALL_SOURCES if source.stored_as)
+SOURCES = tuple(source for source in _ALL_SOURCES if source.suite == "paper")
+TEXT_SOURCES = tuple(source for source in _ALL_SOURCES if source.suite == "texts")
+# SimVerb-3500, MTurk-771 and BATS: no default of Swivel was chosen with them.
+UNTUNED_SOURCES = tuple(source for source in _ALL_SOURCES if source.suite == "untuned")
+SUITES = {  # by name: title for messages, and sets
+    "paper": ("the paper's test sets", SOURCES),
+    "untuned": ("SimVerb-3500, MTurk-771 and BATS", UNTUNED_SOURCES),
+}
 PAPER_ORDER = tuple(source.name for source in SOURCES)
-_OUR_NAMES = {Path(source.file).stem: source.name for source in SOURCES}
+_OUR_NAMES = {Path(source.file).stem: source.name for source in SOURCES + UNTUNED_SOURCES}
 
 
 def name_set(file: Path) -> str:
@@ -392,7 +451,7 @@ def fetch_sets(
     *,
     host: str = HOST,
     progress: Progress = SILENT,
-    title: str = "the paper's test sets",
+    title: str = SUITES["paper"][0],
 ) -> tuple[Path, ...]:
     """Return the files of the paper's sets, or of other sets with a title for messages, downloading the missing ones.
 
@@ -418,7 +477,8 @@ def fetch_sets(
         if not file.is_file() or pooch.file_hash(str(file)) != source.sha256:
             missing.append(source)
     if missing:
-        progress.message(f"downloading {', '.join(source.file for source in missing)} into {folder}")
+        names = dict.fromkeys(source.name for source in missing)
+        progress.message(f"downloading {', '.join(names)} into {folder}")
 
     # Its messages and warnings would stand between ours.
     logger = pooch.get_logger()

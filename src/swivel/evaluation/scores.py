@@ -13,6 +13,7 @@ import dataclasses
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,16 @@ from numpy.typing import ArrayLike, NDArray
 from swivel.errors import ConfigError, EvaluationError, missing_extra
 from swivel.evaluation import bootstrap
 from swivel.evaluation.bootstrap import Doubles
-from swivel.evaluation.datasets import AnalogySet, CategorySet, SimilaritySet, TestSet, fetch_sets, find_sets, split_set
+from swivel.evaluation.datasets import (
+    SUITES,
+    AnalogySet,
+    CategorySet,
+    SimilaritySet,
+    TestSet,
+    fetch_sets,
+    find_sets,
+    split_set,
+)
 from swivel.evaluation.results import EvaluationConfig, Flags, Report, SetResult
 from swivel.runtime.parallel import run_in_chunks
 from swivel.runtime.progress import SILENT, Progress, choose_progress, track
@@ -40,6 +50,7 @@ def evaluate(
     vectors: Vectors | str | Path,
     source: str | Path | Iterable[str | Path] | None = None,
     *,
+    suite: str | None = None,
     rules: EvaluationConfig | None = None,
     progress: Progress | bool | None = None,
     **changes: Any,
@@ -53,6 +64,9 @@ def evaluate(
     source
         A folder of test sets (see `swivel.evaluation.datasets`), or a list of files and folders. By default the paper's
         eight sets, downloaded on first use.
+    suite : {"paper", "untuned"}
+        Without a source, the sets to download: the paper's eight (the default), or SimVerb-3500, MTurk-771 and BATS,
+        with which no setting of Swivel was chosen.
     rules
         How sets are scored; by default the rules of the paper.
     progress
@@ -83,17 +97,26 @@ def evaluate(
     rules = dataclasses.replace(rules or EvaluationConfig(), **changes)
     vectors = as_vectors(vectors)
     receiver = choose_progress(progress)
-    sets, left_out = read_sets(source, rules, progress=receiver)
+    sets, left_out = read_sets(source, rules, suite=suite, progress=receiver)
     results = score_sets(vectors, sets, rules, progress=receiver)
     return Report(results, rules, tuple(path.name for path in left_out))
 
 
 def read_sets(
-    source: str | Path | Iterable[str | Path] | None, rules: EvaluationConfig, *, progress: Progress = SILENT
+    source: str | Path | Iterable[str | Path] | None,
+    rules: EvaluationConfig,
+    *,
+    suite: str | None = None,
+    progress: Progress = SILENT,
 ) -> tuple[tuple[TestSet, ...], list[Path]]:
     """Return what `find_sets` does for `evaluate`: the sets are reduced to one half if the rules say so."""
+    if suite is not None and suite not in SUITES:
+        raise ConfigError(f"suite must be one of {', '.join(SUITES)}, got {suite!r}", argument="suite")
+    if suite is not None and source is not None:
+        raise ConfigError("suite has no effect with files or folders of sets; leave one of them out", argument="suite")
     if source is None:
-        source = fetch_sets(progress=progress)
+        title, sources = SUITES[suite or "paper"]
+        source = fetch_sets(sources, progress=progress, title=title)
     sets, left_out = find_sets(source, lowercase=rules.lowercase)
 
     for path in left_out:
@@ -205,15 +228,20 @@ def score_analogies(
 ) -> SetResult:
     """Answer every question of a set and return the accuracies."""
     rules = rules or EvaluationConfig()
-    ids = np.array([_find_ids(vectors, words, rules) for words in questions.questions], np.int64).reshape(-1, 4)
-    is_known = np.asarray((ids >= 0).all(axis=1))
+    ids = np.array([_find_ids(vectors, words[:3], rules) for words in questions.questions], np.int64).reshape(-1, 3)
+    # Many questions of a set have the same answers.
+    right_answers = questions.right_answers
+    right_ids = {words: set(_find_ids(vectors, words, rules)) - {-1} for words in set(right_answers)}
+    has_answer = np.array([bool(right_ids[words]) for words in right_answers], bool)
+    is_known = np.asarray((ids >= 0).all(axis=1) & has_answer)
 
     known_questions = ids[is_known]
     with track(progress, questions.name, len(known_questions), "questions") as task:
-        answers = answer_questions(vectors, known_questions[:, :3], rules.method, top=rules.top, advance=task.advance)
+        answers = answer_questions(vectors, known_questions, rules.method, top=rules.top, advance=task.advance)
 
     is_right = np.zeros(len(ids), bool)
-    is_right[is_known] = answers == known_questions[:, 3]
+    given = zip(answers.tolist(), compress(right_answers, is_known), strict=True)
+    is_right[is_known] = [answer in right_ids[words] for answer, words in given]
     return summarize_answers(questions, is_right, is_known, rules)
 
 

@@ -405,7 +405,7 @@ def test_errors_of_the_system_are_one_line_with_the_file(tmp_path: Path, monkeyp
 def test_without_pyarrow_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write_parquet(tmp_path / "a.parquet")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingExtra, match=r"Parquet files need pyarrow: pip install 'swivel-embeddings\[import\]'"):
+    with pytest.raises(MissingExtra, match=r"Parquet files need pyarrow: pip install 'swivel-embeddings\[parquet\]'"):
         swivel.import_counts(file)
 
 

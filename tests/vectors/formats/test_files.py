@@ -34,7 +34,7 @@ NAMES = {
     "parquet": "v.parquet",
     "arrow": "v.arrow",
 }
-FREE = ["npy", "npz", "safetensors", "parquet", "arrow", "model2vec", "sentence-transformers", "swivel"]
+FREE = ["npy", "npz", "safetensors", "parquet", "arrow", "model2vec", "sentence-transformers", "huggingface", "swivel"]
 READ = [name for name in FORMATS if name not in ("gensim", "fasttext-bin")]  # which are only written
 STRICT = sorted(set(READ) - set(FREE))
 WITH_COUNTS = ["npy", "npz", "safetensors", "parquet", "arrow", "projector", "swivel"]
@@ -332,9 +332,9 @@ def test_unsupported_files_raise_errors_with_advice(tmp_path: Path, start: bytes
 def test_a_missing_library_raises_an_error_with_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "gensim.models", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'swivel-embeddings\[export\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install 'swivel-embeddings\[parquet\]'"):
         export(make(["a"]), tmp_path / "v.parquet")
-    with pytest.raises(MissingExtra, match=r"KeyedVectors need gensim: pip install 'swivel-embeddings\[export\]'"):
+    with pytest.raises(MissingExtra, match=r"KeyedVectors need gensim: pip install 'swivel-embeddings\[gensim\]'"):
         export(make(["a"]), tmp_path / "v.kv")
     assert not list(tmp_path.iterdir())
 

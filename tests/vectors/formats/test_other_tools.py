@@ -199,6 +199,34 @@ def test_labels_with_spaces_are_found_in_texts(tmp_path: Path) -> None:
     assert [token for token in found if token != "[[UNK]]"] == ["olive oil", "Oil", "c++", "new york city"]
 
 
+def test_a_folder_for_the_hub_has_a_model_card_and_is_read_by_model2vec(tmp_path: Path) -> None:
+    from huggingface_hub import ModelCard
+    from model2vec import StaticModel
+
+    table = VectorTable(Vocabulary(["king", "queen"], [2, 1]), np.array([[1, 0], [0, 1]], np.float32))
+    settings: dict[str, dict[str, Any]] = {"count": {"window": 10, "left": None}, "train": {"dim": 2, "seed": 1}}
+    vectors = Vectors(table, settings=settings)
+    export(vectors, tmp_path / "royal words", format="huggingface")
+    export(vectors, tmp_path / "m", format="model2vec")
+
+    files = {file.name for file in (tmp_path / "royal words").iterdir()}
+    assert files == {"README.md", *(file.name for file in (tmp_path / "m").iterdir())}
+    ours = StaticModel.from_pretrained(tmp_path / "royal words").encode(["queen and king"])
+    assert ours.tobytes() == StaticModel.from_pretrained(tmp_path / "m").encode(["queen and king"]).tobytes()
+
+    text = (tmp_path / "royal words" / "README.md").read_text(encoding="utf-8")
+    card = ModelCard(text)
+    assert "library_name: model2vec\n" in str(card.data)
+    assert "# royal words\n\nStatic embeddings: 2 vectors of 2 dimensions" in card.text
+    assert "- count: `window=10`\n- train: `dim=2`, `seed=1`\n" in card.text
+    assert "$" not in text
+
+
+def test_the_model_card_of_another_tools_vectors_knows_no_settings(tmp_path: Path) -> None:
+    export(make(WORDS), tmp_path / "m", format="huggingface")
+    assert "another tool's" in (tmp_path / "m" / "README.md").read_text(encoding="utf-8")
+
+
 def test_folders_that_model2vec_writes_are_read(tmp_path: Path) -> None:
     from model2vec import StaticModel
 

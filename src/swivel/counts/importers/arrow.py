@@ -38,7 +38,7 @@ def _load_pyarrow(what: str, name: str) -> Iterator[Any]:
     try:
         import pyarrow as pa
     except ImportError:
-        raise missing_extra(what, "pyarrow", "import") from None
+        raise missing_extra(what, "pyarrow", "parquet") from None
 
     try:
         yield pa

@@ -55,6 +55,9 @@ FORMATS = {
         static_models.read_static, static_models.write_sentence_transformers, is_folder=True
     ),
     "model2vec": Format(static_models.read_static, static_models.write_model2vec, is_folder=True),
+    "huggingface": Format(
+        static_models.read_static, partial(static_models.write_model2vec, with_card=True), is_folder=True
+    ),
     "swivel": Format(Vectors.load, partial(Vectors.save, overwrite=True), is_folder=True),
 }
 
@@ -202,7 +205,8 @@ def export(
         `.npz`, `.safetensors`, `.parquet`, `.arrow`, `.kv` (gensim). Its folder must exist.
     format
         Name of the format (see `swivel.vectors.formats.FORMATS`); required for `fasttext-bin`, `glove` and for the
-        folder formats `projector`, `sentence-transformers`, `model2vec` and `swivel`.
+        folder formats `projector`, `sentence-transformers`, `model2vec`, `huggingface` (model2vec's folder with a model
+        card, for the Hugging Face Hub) and `swivel`.
     side : {"rows", "columns"}
         "rows" writes the vectors that `vectors[word]` returns, "columns" the trained columns under their own labels,
         which is useful if rows and columns are different things.

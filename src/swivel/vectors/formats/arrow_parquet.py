@@ -32,7 +32,7 @@ def _load_pyarrow() -> Any:
     try:
         import pyarrow
     except ImportError as error:
-        raise missing_extra("Parquet and Arrow files", "pyarrow", "export") from error
+        raise missing_extra("Parquet and Arrow files", "pyarrow", "parquet") from error
     return pyarrow
 
 

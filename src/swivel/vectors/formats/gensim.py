@@ -44,7 +44,7 @@ def to_gensim(vectors: Vectors) -> KeyedVectors:
     try:
         from gensim.models import KeyedVectors
     except ImportError as error:
-        raise missing_extra("KeyedVectors", "gensim", "export") from error
+        raise missing_extra("KeyedVectors", "gensim", "gensim") from error
 
     check_vectors(vectors)
     check_memory("converting to KeyedVectors", 2 * vectors.vectors.nbytes + LABEL_BYTES * len(vectors))

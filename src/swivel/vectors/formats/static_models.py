@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from importlib.resources import files
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import numpy as np
@@ -37,8 +39,11 @@ _SPELLINGS = {"\u2019": "'", "\u2010": "-", "\u2011": "-", "\u00ad": ""}
 _TOKEN_FLAGS = {"single_word": True, "lstrip": False, "rstrip": False, "normalized": True, "special": False}
 
 
-def write_model2vec(vectors: Vectors, path: Path) -> None:
-    """Write a folder for `model2vec.StaticModel.from_pretrained`; `SentenceTransformer` also reads it."""
+def write_model2vec(vectors: Vectors, path: Path, *, with_card: bool = False) -> None:
+    """Write a folder for `model2vec.StaticModel.from_pretrained`; `SentenceTransformer` also reads it.
+
+    With a model card, `README.md`, the folder can be uploaded to the Hugging Face Hub.
+    """
     config = {
         "model_type": "model2vec",
         "architectures": ["StaticModel"],
@@ -52,6 +57,8 @@ def write_model2vec(vectors: Vectors, path: Path) -> None:
         _write_model(vectors, folder, "embeddings")
         _write_json(folder / "config.json", config)
         _write_json(folder / "modules.json", [_MODULE])
+        if with_card:
+            write_file(folder / "README.md", _describe_model(vectors, path.resolve().name).encode())
 
 
 def write_sentence_transformers(vectors: Vectors, path: Path) -> None:
@@ -74,6 +81,22 @@ def _write_model(vectors: Vectors, folder: Path, tensor: str) -> None:
     # The tokenizer has the unknown token after all words; its vector is zero, so that it does not change a sum.
     write_matrix(folder / _MODEL, tensor, text_encoder.bake_weights(vectors), {"format": "pt"})
     _write_json(folder / _TOKENIZER, _describe_tokenizer(vectors))
+
+
+def _describe_model(vectors: Vectors, name: str) -> str:
+    """Return the model card: what is known of the vectors, and what their author has to add."""
+    settings = [
+        f"- {section}: " + ", ".join(f"`{key}={value}`" for key, value in values.items() if value is not None)
+        for section, values in vectors.settings.items()
+    ]
+    template = Template((files("swivel") / "data" / "model_card.md").read_text(encoding="utf-8"))
+    return template.substitute(
+        name=name,
+        words=f"{len(vectors):,}",
+        dim=vectors.dim,
+        version=__version__,
+        settings="\n".join(settings) or "The settings are not known: the vectors are another tool's.",
+    )
 
 
 def _write_json(path: Path, value: Any) -> None:
