@@ -1,6 +1,6 @@
 """Unicode normalization: the same letters, however they are encoded, are the same word.
 
-Text is normalized piece by piece. ASCII is left as it is; a compiled check finds the few pieces of other text that are
+Text is normalized piece by piece. ASCII does not change; a compiled check finds the few pieces of other text that are
 not normalized, so that only these are converted to a string and back.
 """
 

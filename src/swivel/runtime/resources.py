@@ -239,7 +239,7 @@ def format_bytes(size: float) -> str:
 
 
 def format_estimate(size: float) -> str:
-    """Return an estimated number of bytes as text; nobody needs to know the size of a small one.
+    """Return an estimated number of bytes as text; the size of a small one does not matter.
 
     >>> format_estimate(1073741824), format_estimate(170)
     ('about 1.0 GiB', 'less than 1 MiB')
