@@ -35,7 +35,7 @@ KINDS = ("pmi", "log_count", "ranking")
 REASONS = 3  # columns in `because_of`
 SHOWN_LABELS = 5  # of those that a warning is about
 # The links between columns: experiments/tables.md.
-LINK_WEIGHT = 8.0
+LINK_WEIGHT = 3.0
 LINKS_PER_COLUMN = 100
 MAX_LINKED_COLUMNS = 5_000  # a dense matrix of them is inverted
 

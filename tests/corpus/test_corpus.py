@@ -52,7 +52,7 @@ def test_whitespace_tokens_keep_their_punctuation() -> None:
 def test_the_tokenizers_treat_an_underscore_as_their_help_says() -> None:
     text = next(field.metadata["help"] for field in fields(CorpusConfig) if field.name == "tokenizer")
     assert re.search(
-        "words: .*new_york is two words unless keep_underscores is set; whitespace: .*new_york is one$", text
+        "words: .*new_york is two words unless keep_underscores is set; whitespace: .*new_york is one;", text
     )
     assert split_units("new_york", WORDS) == [["new", "york"]]
     assert split_units("new_york", CorpusConfig(tokenizer="whitespace")) == [["new_york"]]

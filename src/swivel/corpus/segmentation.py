@@ -194,10 +194,8 @@ def sample_texts(texts: Texts, config: CorpusConfig) -> tuple[Texts, str]:
 
     samples = []
     for file in files[:: -(-len(files) // _SAMPLES) or 1]:
-        if file == STDIN or is_pipe(file):
-            peek = getattr(sys.stdin.buffer, "peek", None) if file == STDIN else None
-            samples.append(peek(_SAMPLE_CHARS) if peek is not None else b"")
-        else:
+        # Waiting for a pipe or for standard input would keep the folder unlocked until text comes.
+        if file != STDIN and not is_pipe(file):
             blocks = file_stream(file, find_codec(config.encoding), config).blocks()
             samples.append(next(blocks, b"")[:_SAMPLE_CHARS])
     return texts, "\n".join(sample.decode("utf-8", "ignore") for sample in samples)
