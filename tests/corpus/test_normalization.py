@@ -5,6 +5,8 @@ from unicodedata import normalize
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import swivel
 from swivel.config import CorpusConfig, recorded_config
@@ -112,3 +114,19 @@ def test_listed_phrases_are_read_as_the_text(tmp_path: Path, file_name: str) -> 
     (tmp_path / file_name).write_text(f"ΣΟΦΟΣ {DECOMPOSED}\n", encoding="utf-8")
     matrix = swivel.count([f"ο σοφος {CAFE} ηταν"] * 5, phrases=str(tmp_path / file_name))
     assert f"σοφος_{CAFE}" in matrix.rows
+
+
+LETTERS = "aeix \u00e9\u0430\u03c3\u0915\uac00\u1112\u4e2d\ufb01\u212b"
+MARKS = "\u0301\u0300\u0327\u0308\u093c\u1161\u11a8"
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFKC"])
+@given(text=st.text(LETTERS + MARKS, max_size=40), distance=st.sampled_from([0, 7, 8, 300]))
+def test_only_what_may_change_is_converted_and_the_result_is_that_of_python(
+    form: str, text: str, distance: int
+) -> None:
+    # Behind some ASCII text there are fewer marks in a piece, which are converted alone.
+    text = text[:20] + "x" * distance + text[20:] + "\u0301"
+    data = text.encode() + b"\xff\xcc" + text.encode()
+    expected = normalize(form, data.decode("utf-8", "surrogateescape"))  # type: ignore[arg-type]
+    assert normalization.normalize_bytes(data, form) == expected.encode("utf-8", "surrogateescape")

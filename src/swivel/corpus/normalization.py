@@ -1,7 +1,7 @@
 """Unicode normalization: the same letters, however they are encoded, are the same word.
 
-Text is normalized piece by piece. ASCII does not change; a compiled check finds the few pieces of other text that are
-not normalized, so that only these are converted to a string and back.
+ASCII does not change; in other text, a compiled search finds the few characters that may change, so that only these are
+converted to strings and back.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ _CHECKED = (
     *(range(0x3400), range(0xA000, 0xAC00), range(0xD7A4, 0xD800), range(0xF900, 0x12000)),
     *(range(0x16000, 0x17000), range(0x1B000, 0x20000), range(0x2F800, 0x2FA20), range(0xE0000, 0xE1000)),
 )
+_BYTES_PER_RUN = 256  # with more runs that may change, a piece takes less time as a whole
 _MAX_CHARACTER_BYTES = 1 << 10  # of a letter and its marks; Unicode's stream-safe text has up to 30 marks
 _HANGUL_PARTS = range(0x1160, 0x1200)  # vowels and final consonants, which join the syllable before them
 
@@ -47,12 +48,23 @@ def normalize_bytes(data: bytes, form: str) -> bytes:
     """Return UTF-8 in a normal form of Unicode, or unchanged with "none"; invalid bytes are kept."""
     if form == "none" or data.isascii():
         return data
-    from swivel.corpus.normalization_kernels import find_unstable
+    from swivel.corpus.normalization_kernels import find_unstable_runs
 
-    if find_unstable(np.frombuffer(data, np.uint8), find_unstable_points(form)) < 0:
-        return data
-    text = data.decode("utf-8", "surrogateescape")
-    return normalize(text, form).encode("utf-8", "surrogateescape")
+    runs = np.empty((len(data) // _BYTES_PER_RUN + 1, 2), np.int64)
+    count = find_unstable_runs(np.frombuffer(data, np.uint8), find_unstable_points(form), runs)
+    if count > len(runs):  # Text of another form is converted as a whole.
+        return _normalize_part(data, form)
+
+    parts = []
+    end = 0
+    for start, stop in runs[:count].tolist():
+        parts += [data[end:start], _normalize_part(data[start:stop], form)]
+        end = stop
+    return b"".join([*parts, data[end:]]) if parts else data
+
+
+def _normalize_part(data: bytes, form: str) -> bytes:
+    return normalize(data.decode("utf-8", "surrogateescape"), form).encode("utf-8", "surrogateescape")
 
 
 def find_character(data: bytes, at: int) -> int | None:
