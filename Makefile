@@ -4,6 +4,8 @@
 # `make fuzz`: ten million hostile inputs to everything that reads, an hour or two on two cores; EXECUTIONS=, PROCESSES=.
 # `make oracles`: the comparisons with independent implementations, on many random inputs, an hour or so; EXAMPLES=.
 # `make figures`: the tables of the README and the docs, from the files in benchmarks/results.
+# `make evidence`: measures anew, on two cores, what README and docs say of speed and quality; an hour and a half.
+# `make evidence-gpu`: the same on a GPU, 25 minutes. `make opponents`: the other programs, once per release; hours.
 # `make claims`: the results in benchmarks/results whose measured code has changed since; status 1 if there are any.
 # `make long-run`: 100,000 checkpointed steps with memory, file handles and threads watched; ten minutes.
 # `make test-variants`: the numerical tests as if on other machines: other numbers of threads, code for other CPUs.
@@ -18,7 +20,7 @@ BIN = $(VENV)/bin
 OUT ?= work
 PYTHONS ?= python3.11 python3.12 python3.13
 
-.PHONY: run test test-all oracles test-variants test-lowest mutants versions check kernels crashes containers limits write-failures damage fuzz claims figures long-run gpu-test lint types docs setup lock licenses audit dist wheel-test clean
+.PHONY: run test test-all oracles test-variants test-lowest mutants versions check kernels crashes containers limits write-failures damage fuzz claims evidence evidence-gpu opponents figures long-run gpu-test lint types docs setup lock licenses audit dist wheel-test clean
 
 setup: $(VENV)/ready
 
@@ -120,6 +122,31 @@ figures: setup
 
 claims: setup
 	$(BIN)/python tools/claims.py
+
+# Of tests of faults, `make crashes containers limits write-failures damage fuzz` do the same.
+evidence: setup
+	$(BIN)/python benchmarks/end_to_end.py --recipe fast --device cpu
+	$(BIN)/python benchmarks/end_to_end.py --recipe default --device cpu
+	$(BIN)/python benchmarks/end_to_end.py --recipe fast --device cpu --megabytes 40
+	$(BIN)/python benchmarks/end_to_end.py --recipe default --device cpu --megabytes 40
+	$(BIN)/python benchmarks/significance.py --methods default_cpu
+	$(BIN)/python benchmarks/guessing.py --megabytes 16
+	$(BIN)/python benchmarks/maps.py
+	$(BIN)/python benchmarks/recommending.py
+	$(BIN)/python benchmarks/splits.py
+	$(BIN)/python tools/figures.py
+
+evidence-gpu:
+	PYTHONPATH=src $(GPU_PYTHON) benchmarks/end_to_end.py --recipe fast --device cuda --seeds 1 2 3 4 5 --commands 3
+	PYTHONPATH=src $(GPU_PYTHON) benchmarks/end_to_end.py --recipe default --device cuda --seeds 1 2 3 4 5 --commands 3
+	PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu.py
+	PYTHONPATH=src $(GPU_PYTHON) benchmarks/larger.py
+	PYTHONPATH=src $(GPU_PYTHON) benchmarks/millions.py
+	$(MAKE) gpu-test
+
+opponents: setup
+	$(BIN)/python benchmarks/baselines.py
+	$(BIN)/python benchmarks/baselines.py --megabytes 40
 
 long-run: setup
 	$(BIN)/python benchmarks/long_run.py

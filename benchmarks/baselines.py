@@ -2,7 +2,7 @@
 
 For each method: wall and CPU seconds of the whole job (raw text to vectors) and of training, the eight figures, and,
 outside the repository (`--answers`), what the method answers to every item. One result file per method
-(`baseline_sgns.json`, ...), so that they can be made one after the other or on different machines.
+(`headline/sgns`, ...), so that they can be made one after the other or on different machines.
 
 FastText has a vector for every word, so all pairs of the similarity sets count for it, with vectors guessed from the
 spelling for words that are not in the vocabulary. Analogies are answered from the vocabulary for every method.
@@ -42,7 +42,12 @@ from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import ForwardingProgress, Task
 from swivel.vectors import VectorTable
 
-MEASURES = ("experiments/word2vec.py", "experiments/glove.py", "swivel.evaluation")
+MEASURES = (
+    "experiments/word2vec.py",
+    "experiments/glove.py",
+    "swivel.evaluation.datasets",
+    "swivel.evaluation.scores",
+)
 
 METHODS = ("sgns", "cbow", "fasttext", "glove")
 # fastText's are those of its paper (Bojanowski et al. 2017); the others are those of the Swivel paper.
@@ -54,7 +59,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def main() -> None:
-    parser = make_parser(__doc__, "corpus", "eval", "threads")
+    parser = make_parser(__doc__, "corpus", "eval", "megabytes", "threads")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
     parser.add_argument("--dim", type=int, default=300)
     parser.add_argument("--epochs", type=int, help="default: 5, and 25 for GloVe")
@@ -63,11 +68,12 @@ def main() -> None:
     smoke = {"corpus": write_corpus, "eval": write_sets, "threads": 1, "dim": 8, "epochs": 1, "buckets": 1000}
     arguments = parse_arguments(parser, **smoke)
 
-    files = plain_corpus(arguments.corpus)
+    files = plain_corpus(arguments.corpus, arguments.megabytes)
     options = RunOptions(threads=arguments.threads)
     matrix = swivel.count(files, work_folder() / "baselines-matrix", recipe="fast", options=options)
+    table = "small_corpus" if arguments.megabytes else "headline"
     for method in arguments.methods:
-        keep(arguments, run_method(method, files, matrix, arguments), name=f"baseline_{method}")
+        keep(arguments, run_method(method, files, matrix, arguments), name=f"{table}/{method}")
 
 
 def run_method(method: str, files: list[Path], matrix: Matrix, arguments: argparse.Namespace) -> dict[str, Any]:

@@ -49,6 +49,7 @@ REFERENCE_RATE = 210e6  # cells/s of the three bf16 products on the machine that
 OPTIONS: dict[str, dict[str, Any]] = {
     "corpus": {"type": Path, "default": SHARED / "corpus", "help": "text: a file or a folder of files"},
     "eval": {"type": Path, "default": SHARED / "eval", "help": "folder of evaluation sets"},
+    "megabytes": {"type": int, "help": "take only so many MB of the text, to the end of a line"},
     "repeats": {"type": int, "default": 3, "help": "number of times that each measurement is repeated"},
     "threads": {"type": int, "default": count_cores(), "help": "number of threads"},
 }
@@ -171,8 +172,8 @@ def write_table(folder: Path) -> Path:
     return file
 
 
-def plain_corpus(source: Path) -> list[Path]:
-    """Return the corpus as plain files, decompressed once into the work folder."""
+def plain_corpus(source: Path, megabytes: int | None = None) -> list[Path]:
+    """Return the corpus, or its first `megabytes`, as plain files, made once in the work folder."""
     files = sorted(source.iterdir()) if source.is_dir() else [source]
     plain = []
     for file in files:
@@ -186,7 +187,19 @@ def plain_corpus(source: Path) -> list[Path]:
                 shutil.copyfileobj(packed, out, 1 << 24)
             target.with_suffix(".part").rename(target)
         plain.append(target)
-    return plain
+    return plain if megabytes is None else [cut_corpus(plain, megabytes)]
+
+
+def cut_corpus(files: list[Path], megabytes: int) -> Path:
+    """Return a file of the first lines of a corpus, of so many MB."""
+    target = work_folder() / f"corpus-{megabytes}mb.txt"
+    left = megabytes * 1_000_000
+    with target.open("wb") as out:
+        for file in files:
+            with file.open("rb") as lines:
+                while left > 0 and (line := lines.readline()):
+                    left -= out.write(line)
+    return target
 
 
 def script_name() -> str:
@@ -244,7 +257,8 @@ def find_processor() -> str:
 def keep(arguments: argparse.Namespace, result: dict[str, Any], *, name: str | None = None) -> None:
     """Keep a result in `benchmarks/results`, unless this is a smoke run, and print it as one line of JSON.
 
-    `name` is that of the file, if the command line names none; without both it is the name of the script.
+    `name` is that of the file, if the command line names none; without both it is the name of the script. "A/B" is the
+    entry B of the file A, which holds the results of one table of the documentation.
     """
     data = {
         "benchmark": script_name(),
@@ -254,9 +268,12 @@ def keep(arguments: argparse.Namespace, result: dict[str, Any], *, name: str | N
         "machine": describe_machine(arguments.started),
     }
     if not getattr(arguments, "smoke", False):
-        RESULTS.mkdir(parents=True, exist_ok=True)
-        file = RESULTS / f"{arguments.name or name or script_name()}.json"
-        file.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        title, _, entry = (arguments.name or name or script_name()).partition("/")
+        file = RESULTS / f"{title}.json"
+        others = json.loads(file.read_text(encoding="utf-8")) if entry and file.exists() else {}
+        kept = {**others, entry: data} if entry else data
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(data), flush=True)
 
 

@@ -29,7 +29,14 @@ from common import ROOT, keep, make_parser, parse_arguments, scratch_in_memory
 from swivel.runtime.resources import count_cores
 from verb_runs import last_line, read_without_times, run_in_process, write_inputs
 
-MEASURES = ("swivel.cli", "swivel.pipeline", "swivel.runtime.kernels", "swivel.runtime.resources", "swivel.storage")
+MEASURES = (
+    "swivel.cli.terminal",
+    "swivel.runtime.kernels",
+    "swivel.runtime.resources",
+    "swivel.runtime.child_process",
+    "swivel.storage.lock",
+    "swivel.storage.output_folder",
+)
 
 LIMIT_SECONDS = 300  # for one command: more is a hang
 IS_ROOT = os.geteuid() == 0
@@ -304,7 +311,7 @@ def main() -> None:
     reason = why_not()
     if reason:
         clear(HOME)
-        keep(options, {"skipped": reason})
+        keep(options, {"skipped": reason}, name="faults/containers")
         return
 
     verbs = options.only.split(",") if options.only else list(VERBS)
@@ -340,7 +347,7 @@ def main() -> None:
         "seconds": round(time.monotonic() - started),
         "wrong": wrong,
     }
-    keep(options, result)
+    keep(options, result, name="faults/containers")
     sys.exit(1 if wrong else 0)
 
 

@@ -26,7 +26,15 @@ from swivel.storage import files
 from swivel.storage.lock import remove_tree, scratch_folder
 from swivel.storage.manifest import read_manifest
 
-MEASURES = ("swivel.corpus", "swivel.counts.cooccurrence", "swivel.counts", "swivel.corpus.vocabulary")
+MEASURES = (
+    "swivel.corpus.tokenizer_kernels",
+    "swivel.corpus.normalization_kernels",
+    "swivel.corpus.encoded_corpus",
+    "swivel.corpus.vocabulary",
+    "swivel.counts.cooccurrence.corpus_count",
+    "swivel.counts.cooccurrence.rows",
+    "swivel.counts.cooccurrence.window_kernels",
+)
 SETTINGS: dict[str, Any] = {"recipe": "fast", "min_count": 12}
 
 

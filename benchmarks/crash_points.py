@@ -14,7 +14,13 @@ from collections.abc import Iterable
 from faults import KILLS, Call, Fault
 from verb_runs import Bench, Case, Undisturbed, check_again, find_finished, last_line, lay_out, run_cases
 
-MEASURES = ("swivel.storage", "swivel.pipeline", "swivel.training.checkpoint", "swivel.vectors.formats")
+MEASURES = (
+    "swivel.storage.files",
+    "swivel.storage.lock",
+    "swivel.storage.manifest",
+    "swivel.storage.output_folder",
+    "swivel.training.checkpoint",
+)
 
 
 def list_kills(call: Call) -> Iterable[Fault]:

@@ -28,12 +28,12 @@ import crash_runs
 from crash_runs import Broken, Case, Outcome, differing, digest_output, make_world, run_to_end, run_undisturbed
 
 MEASURES = (
-    "swivel.training.checkpoint",
-    "swivel.runtime.signals",
-    "swivel.pipeline",
-    "swivel.storage",
-    "swivel.training.loop",
     "swivel.cli.terminal",
+    "swivel.pipeline.train_job",
+    "swivel.runtime.signals",
+    "swivel.storage.output_folder",
+    "swivel.training.checkpoint",
+    "swivel.training.loop",
 )
 SHARES = {"count": 5, "import": 5, "train cpu": 6, "train torch": 4, "train reference": 3, "run": 10}
 MOST_BROKEN = 5
@@ -163,7 +163,7 @@ def main() -> None:
             future.result()
 
     calm = {name: round(each.seconds, 1) for name, each in expected.items()}
-    keep(options, summarize(tally, calm) | {"seconds": round(time.monotonic() - started)})
+    keep(options, summarize(tally, calm) | {"seconds": round(time.monotonic() - started)}, name="faults/crashes")
     if tally.broken or tally.unlike:
         sys.exit(1)
     shutil.rmtree(folder)

@@ -33,12 +33,12 @@ from swivel.training.loop import train_matrix
 from swivel.vectors import Vectors
 
 MEASURES = (
-    "swivel.training.checkpoint",
+    "swivel.counts.matrix",
+    "swivel.counts.shards",
+    "swivel.storage.arrays",
     "swivel.storage.manifest",
-    "swivel.counts",
-    "swivel.storage",
+    "swivel.training.checkpoint",
     "swivel.vectors.folder",
-    "swivel.corpus.vocabulary",
 )
 HOME = scratch_in_memory("damage")
 WORDS = [f"{a}{b}" for a in "bdfgklmn" for b in ("ala", "ere", "ini", "oto", "uru")]
@@ -250,7 +250,8 @@ def main() -> None:
     total = sum((Counter(each) for each in found.values()), Counter[str]())
     done = sum(total[how] for how in ("found", "harmless", "recovered", "missed"))
     summary = f"{done - len(all_missed)} of {done}"
-    keep(options, {"found_or_harmless": summary, "folders": found, "missed": all_missed[:40], "examples": shown})
+    result = {"found_or_harmless": summary, "folders": found, "missed": all_missed[:40], "examples": shown}
+    keep(options, result, name="faults/damage")
     sys.exit(1 if all_missed else 0)
 
 

@@ -40,22 +40,31 @@ from swivel.storage.lock import remove_tree
 from swivel.storage.manifest import read_manifest
 
 MEASURES = (
-    "swivel.pipeline",
-    "swivel.corpus",
-    "swivel.counts.cooccurrence",
-    "swivel.counts",
+    "swivel.pipeline.run",
+    "swivel.pipeline.count",
+    "swivel.pipeline.train",
+    "swivel.corpus.tokenizer_kernels",
+    "swivel.corpus.normalization",
+    "swivel.corpus.vocabulary",
+    "swivel.counts.cooccurrence.corpus_count",
+    "swivel.counts.cooccurrence.window_kernels",
     "swivel.training.loop",
-    "swivel.training.executor",
     "swivel.training.schedule",
-    "swivel.training.objective",
-    "swivel.training.backends",
+    "swivel.training.initialization",
+    "swivel.training.objective_numba",
+    "swivel.training.objective_triton",
+    "swivel.training.backends.cpu",
+    "swivel.training.backends.cpu_kernels",
+    "swivel.training.backends.triton.step_kernels",
     "swivel.vectors.combine",
-    "swivel.evaluation",
+    "swivel.vectors.subwords",
+    "swivel.evaluation.datasets",
+    "swivel.evaluation.scores",
 )
 
 
 def main() -> None:
-    parser = make_parser(__doc__, "corpus", "eval", "threads")
+    parser = make_parser(__doc__, "corpus", "eval", "megabytes", "threads")
     parser.add_argument("--recipe", default="default")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
@@ -70,7 +79,7 @@ def main() -> None:
         import torch  # noqa: F401  (so that the result names the GPU)
 
     answers = arguments.answers or work_folder() / "baselines"
-    files = plain_corpus(arguments.corpus)
+    files = plain_corpus(arguments.corpus, arguments.megabytes)
     sets = find_sets(arguments.eval)[0]
 
     compile_bytecode()
@@ -90,7 +99,9 @@ def main() -> None:
 
 
 def result_name(arguments: argparse.Namespace) -> str:
-    return f"end_to_end_{arguments.recipe}_{arguments.device}"
+    if arguments.megabytes:
+        return f"small_corpus/{arguments.recipe}"
+    return f"headline/{arguments.recipe}_{arguments.device}"
 
 
 def method_name(arguments: argparse.Namespace, seed: int) -> str:

@@ -22,7 +22,11 @@ from swivel.evaluation.scores import score_analogies
 from swivel.storage.lock import remove_tree
 from swivel.vectors import VectorTable
 
-MEASURES = ("swivel.evaluation", "swivel.vectors")
+MEASURES = (
+    "swivel.evaluation.bootstrap",
+    "swivel.evaluation.datasets",
+    "swivel.evaluation.scores",
+)
 PAIRS = {"ws353_similarity": 203, "ws353_relatedness": 252, "men": 3000, "mturk": 287, "rare_words": 2034}
 PAIRS |= {"simlex999": 999}
 QUESTIONS = {

@@ -34,7 +34,12 @@ from swivel.explorer.server import listen, serve, warm
 from swivel.vectors import Vectors, VectorTable
 from swivel.vectors.search import Floats
 
-MEASURES = ("swivel.explorer", "swivel.vectors.vectors", "swivel.vectors.search")
+MEASURES = (
+    "swivel.explorer.app",
+    "swivel.explorer.queries",
+    "swivel.explorer.speller",
+    "swivel.vectors.search",
+)
 
 
 def main() -> None:

@@ -41,7 +41,7 @@ MEASURES = (
     "swivel.training.backends.base",
     "swivel.training.backends.triton",
     "swivel.training.objective_triton",
-    "swivel.counts.cooccurrence",
+    "swivel.counts.cooccurrence.gpu",
     "swivel.training.schedule",
     "swivel.training.loop",
     "swivel.training.executor",
@@ -392,7 +392,7 @@ def main() -> None:
         result[part] = measure_part(part, sizes, rate)
         print(f"  {time.perf_counter() - started:.1f} s: {shorten(result[part])}", flush=True)
         forget_memory(sizes.device)
-        keep(arguments, result)  # after every part: a part that fails takes no other with it
+        keep(arguments, result, name="gpu/step")  # after every part: a part that fails takes no other with it
 
 
 def measure_part(part: str, sizes: Sizes, rate: float) -> Any:

@@ -34,7 +34,11 @@ from swivel.runtime.resources import count_cores
 from swivel.storage.lock import remove_tree
 from swivel.storage.manifest import read_manifest
 
-MEASURES = ("swivel.counts.cooccurrence", "swivel.counts.block_layout", "swivel.counts.shards")
+MEASURES = (
+    "swivel.counts.cooccurrence.gpu",
+    "swivel.counts.block_layout",
+    "swivel.counts.shards",
+)
 WORDS = 397_312
 COMMON_WORDS, COMMON_SHARE = 300, 0.5
 TOPICS, TOPIC_WORDS = 1_000, 1_000

@@ -57,7 +57,7 @@ def main() -> None:
     is_green = counts["passed"] > 0 and not any(codes)
     if not is_green:
         print("\n".join(outputs))
-    keep(arguments, {"is_green": is_green, **counts, "seconds": seconds})
+    keep(arguments, {"is_green": is_green, **counts, "seconds": seconds}, name="gpu/tests")
     sys.exit(not is_green)
 
 

@@ -41,7 +41,7 @@ GUESSING = EvaluationConfig(draws=0, unknown_pairs="guess")
 
 
 def main() -> None:
-    parser = make_parser(__doc__, "corpus", "eval", "threads")
+    parser = make_parser(__doc__, "corpus", "eval", "megabytes", "threads")
     parser.add_argument("--vectors", type=Path, help="trained vectors, to score with and without their spelling")
     parser.add_argument("--every", type=int, default=6, help="with --vectors: ask only every n-th analogy")
     parser.add_argument("--dim", type=int, default=300)
@@ -57,16 +57,16 @@ def main() -> None:
     sets = find_sets(arguments.eval)[0]
     if arguments.vectors or arguments.smoke:
         recipe = score_spelling(train_or_load(arguments), sets, config, arguments)
-        keep(arguments, {"spelling": config.spelling, "recipe": recipe}, name="guessing_spelling")
+        keep(arguments, {"spelling": config.spelling, "recipe": recipe}, name="guessing/spelling")
     if not arguments.vectors:
-        keep(arguments, {"spelling": config.spelling, **compare_with_fasttext(sets, config, arguments)})
+        keep(arguments, compare_with_fasttext(sets, config, arguments), name="guessing/export")
 
 
 def train_or_load(arguments: argparse.Namespace) -> Vectors:
     """Return the given vectors, or in a smoke run small ones."""
     if arguments.vectors:
         return swivel.load(arguments.vectors)
-    files = plain_corpus(arguments.corpus)
+    files = plain_corpus(arguments.corpus, arguments.megabytes)
     matrix = swivel.count(files, work_folder() / "guessing" / "matrix", options=RunOptions(threads=arguments.threads))
     return swivel.train(matrix, dim=arguments.dim, epochs=2, subwords="none", spelling=0.0)
 
@@ -155,7 +155,7 @@ def compare_with_fasttext(
 ) -> dict[str, Any]:
     """Train Swivel and FastText with and without some words, unless they are in the work folder, and compare them."""
     folder = work_folder() / "guessing"
-    files = plain_corpus(arguments.corpus)
+    files = plain_corpus(arguments.corpus, arguments.megabytes)
     options = RunOptions(threads=arguments.threads)
     matrix = swivel.count(files, folder / "matrix", options=options)
     vocabulary = matrix.rows

@@ -26,7 +26,11 @@ from common import keep, make_parser, parse_arguments, work_folder
 from swivel.runtime.options import RunOptions
 from swivel.runtime.resources import parse_bytes
 
-MEASURES = ("swivel.counts.importers", "swivel.counts")
+MEASURES = (
+    "swivel.counts.builder",
+    "swivel.counts.importers.arrow",
+    "swivel.counts.importers.import_tables",
+)
 GROUP = 1 << 20  # rows of a row group
 GOALS = {"seconds": 60.0, "resident_bytes": 1.5 * 2**30}
 

@@ -228,7 +228,7 @@ def main() -> None:
         "largest_difference": max((each for each in differences if each is not None), default=None),
         "longest_seconds": max(found["seconds"] for found in runs),
     }
-    keep(options, result)
+    keep(options, result, name="faults/kills")
 
 
 if __name__ == "__main__":

@@ -214,7 +214,7 @@ def main() -> None:
         os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
     given = {name: getattr(arguments, name) for name in ("words", "density", "epochs")}
     size = replace(DRY if arguments.device == "cpu" else Size(), **{k: v for k, v in given.items() if v is not None})
-    keep(arguments, measure(arguments.device, size))
+    keep(arguments, measure(arguments.device, size), name="gpu/larger")
 
 
 if __name__ == "__main__":

@@ -43,7 +43,15 @@ from containers import VERBS, make_inputs
 from swivel.storage.manifest import MANIFEST
 from verb_runs import last_line, read_without_times, run_in_process
 
-MEASURES = ("swivel.cli", "swivel.corpus", "swivel.counts", "swivel.pipeline", "swivel.runtime", "swivel.training")
+MEASURES = (
+    "swivel.corpus.streams",
+    "swivel.corpus.vocabulary",
+    "swivel.counts.builder",
+    "swivel.counts.matrix",
+    "swivel.counts.cooccurrence.corpus_count",
+    "swivel.runtime.resources",
+    "swivel.training.training_plan",
+)
 
 MIB = 1 << 20
 LIMIT_SECONDS = 600  # for one command: more is a hang
@@ -419,7 +427,7 @@ def main() -> None:
         "seconds": round(time.monotonic() - started),
         "wrong": wrong,
     }
-    keep(options, result)
+    keep(options, result, name="faults/limits")
     sys.exit(1 if wrong else 0)
 
 

@@ -23,9 +23,9 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.vectors import Vectors, VectorTable
 
 MEASURES = (
-    "swivel.vectors",
+    "swivel.vectors.folder",
+    "swivel.vectors.vectors",
     "swivel.vectors.formats.word2vec",
-    "swivel.vectors.formats",
     "swivel.corpus.vocabulary",
 )
 

@@ -360,7 +360,7 @@ def main() -> None:
     if sizes.device == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
     result = {part: measure_part(part, sizes, arguments) for part in arguments.parts}
-    keep(arguments, result)
+    keep(arguments, result, name="gpu/millions")
 
 
 def measure_part(part: str, sizes: Sizes, arguments: argparse.Namespace) -> dict[str, Any]:

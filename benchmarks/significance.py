@@ -15,7 +15,11 @@ from common import keep, make_parser, parse_arguments, work_folder, write_sets
 from swivel.evaluation import Report, compare_reports
 from swivel.evaluation.datasets import TestSet, find_sets
 
-MEASURES = ("swivel.evaluation",)
+MEASURES = (
+    "swivel.evaluation.bootstrap",
+    "swivel.evaluation.datasets",
+    "swivel.evaluation.scores",
+)
 
 BASELINES = ("sgns", "cbow", "fasttext", "glove")
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, keep, make_parser, parse_arguments, scratch_in_memory
+from common import ROOT, keep, make_parser, parse_arguments, scratch_in_memory, script_name
 from faults import Call, Control, Fault, build_library, why_not
 
 LIMIT_SECONDS = 120  # for one command: more is a hang
@@ -384,7 +384,8 @@ def run_cases(description: str | None, list_faults: ListFaults, check_case: Chec
     done, all_cases = (sum(each[name] for each in found.values()) for name in ("done", "cases"))
     kinds = sum((each["kinds"] for each in found.values()), Counter[str]())
     passed = f"{done - len(wrong)} of {done}"
-    keep(options, {"passed": passed, "all_cases": all_cases, "kinds": kinds, "verbs": found, "wrong": wrong[:40]})
+    result = {"passed": passed, "all_cases": all_cases, "kinds": kinds, "verbs": found, "wrong": wrong[:40]}
+    keep(options, result, name=f"faults/{script_name()}")
     sys.exit(1 if wrong else 0)
 
 

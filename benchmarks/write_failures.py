@@ -27,12 +27,11 @@ from verb_runs import (
 )
 
 MEASURES = (
-    "swivel.training.checkpoint",
-    "swivel.storage.manifest",
-    "swivel.vectors.formats",
-    "swivel.pipeline.train_job",
     "swivel.storage.arrays",
-    "swivel.storage",
+    "swivel.storage.files",
+    "swivel.storage.manifest",
+    "swivel.storage.output_folder",
+    "swivel.training.checkpoint",
 )
 
 

@@ -25,13 +25,14 @@ from common import keep, make_parser, parse_arguments
 
 # What reads files and folders of others; the targets are in `fuzz/of_*.py`.
 MEASURES = (
-    "swivel.corpus",
+    "swivel.corpus.streams",
+    "swivel.corpus.tokenizer_kernels",
+    "swivel.corpus.vocabulary",
+    "swivel.counts.importers.delimited",
     "swivel.evaluation.datasets",
+    "swivel.storage.arrays",
     "swivel.storage.manifest",
     "swivel.vectors.formats",
-    "swivel.counts.importers",
-    "swivel.storage.arrays",
-    "swivel.corpus.vocabulary",
 )
 
 
@@ -82,7 +83,7 @@ def main() -> int:
         "left_out": MISSING,
         "targets": [{**asdict(tally), "ends": len(tally.ends)} for tally in tallies.values()],
     }
-    keep(given, result)
+    keep(given, result, name="faults/fuzz")
     return 0 if is_whole and not findings else 1
 
 

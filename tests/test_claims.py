@@ -127,6 +127,6 @@ def test_the_exit_status_says_what_was_found(repository: Repository, capsys: pyt
     assert claims.main() == 0
     repository.write_result("abcdef0")
     assert claims.main() == 1
-    assert capsys.readouterr().out == "speed.json (commit abcdef0): git does not know this commit\n"
+    assert capsys.readouterr().out == "speed (commit abcdef0): git does not know this commit\n"
     repository.write_result(repository.commit, benchmark="gone")
     assert claims.main() == 2

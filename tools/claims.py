@@ -131,21 +131,30 @@ def find_changes(data: dict[str, Any]) -> str:
     return f"{', '.join(changed)} changed since" if changed else ""
 
 
+def read_results() -> dict[str, dict[str, Any]]:
+    """Return all results by name: "A" of the file A that holds one result, "A/B" of one that holds several."""
+    results = {}
+    for file in sorted(RESULTS.glob("*.json")):
+        data = json.loads(file.read_text(encoding="utf-8"))
+        entries = {"": data} if "benchmark" in data else data
+        results.update({f"{file.stem}/{entry}".rstrip("/"): result for entry, result in entries.items()})
+    return results
+
+
 def check_results() -> tuple[list[StaleResult], list[str]]:
     """Return the results that are out of date, and one line for each result that cannot be checked."""
     stale, errors = [], []
 
-    for file in sorted(RESULTS.glob("*.json")):
+    for name, data in read_results().items():
         try:
-            data = json.loads(file.read_text(encoding="utf-8"))
             reason = find_changes(data)
-        except KeyError as error:
-            errors.append(f"{file.name}: no {error}")
+        except (KeyError, TypeError) as error:
+            errors.append(f"{name}: no {error}")
         except (FileNotFoundError, ValueError) as error:
-            errors.append(f"{file.name}: {error}")
+            errors.append(f"{name}: {error}")
         else:
             if reason:
-                stale.append(StaleResult(file.name, str(data["machine"]["commit"]), reason))
+                stale.append(StaleResult(name, str(data["machine"]["commit"]), reason))
 
     return stale, errors
 

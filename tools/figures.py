@@ -35,24 +35,24 @@ SETS = {
     "msr_analogies": "MSR",
 }
 SWIVEL_ROWS = {
-    "end_to_end_default_cuda": "Swivel `default`, GPU",
-    "end_to_end_fast_cuda": "Swivel `fast`, GPU",
-    "end_to_end_default_cpu": "Swivel `default`, CPU",
-    "end_to_end_fast_cpu": "Swivel `fast`, CPU",
+    "default_cuda": "Swivel `default`, GPU",
+    "fast_cuda": "Swivel `fast`, GPU",
+    "default_cpu": "Swivel `default`, CPU",
+    "fast_cpu": "Swivel `fast`, CPU",
 }
 BASELINE_ROWS = {
-    "baseline_sgns": "SGNS, gensim",
-    "baseline_cbow": "CBOW, gensim",
-    "baseline_glove": "GloVe",
+    "sgns": "SGNS, gensim",
+    "cbow": "CBOW, gensim",
+    "glove": "GloVe",
 }
 # All methods on the first 40 MB of the corpus, where fastText can be trained within minutes.
 SMALL_ROWS = {
-    "small_default": "Swivel `default`",
-    "small_fast": "Swivel `fast`",
-    "small_sgns": "SGNS, gensim",
-    "small_cbow": "CBOW, gensim",
-    "small_fasttext": "fastText, gensim",
-    "small_glove": "GloVe",
+    "default": "Swivel `default`",
+    "fast": "Swivel `fast`",
+    "sgns": "SGNS, gensim",
+    "cbow": "CBOW, gensim",
+    "fasttext": "fastText, gensim",
+    "glove": "GloVe",
 }
 # Tables that were looked at only after the rule of the recipe was committed (3f6a956), and the others.
 KEPT_APART = ("steam", "movietweetings", "retailrocket", "anime", "book_crossing")
@@ -71,9 +71,10 @@ SEEN = (
 
 @cache
 def read_result(name: str) -> dict[str, Any]:
-    """Return a result of a benchmark."""
-    result: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-    return result
+    """Return a result of a benchmark; "A/B" is the entry B of the file A."""
+    title, _, entry = name.partition("/")
+    data: dict[str, Any] = json.loads((RESULTS / f"{title}.json").read_text(encoding="utf-8"))
+    return data[entry] if entry else data
 
 
 def draw_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -129,21 +130,21 @@ def describe_machine(result: dict[str, Any]) -> str:
     return f"{gpu.removeprefix('NVIDIA ')}, {cores}" if gpu else cores
 
 
-def measured(rows: dict[str, str]) -> dict[str, str]:
-    """Return the rows that have a result."""
-    return {name: label for name, label in rows.items() if (RESULTS / f"{name}.json").exists()}
+def list_rows(title: str, labels: dict[str, str]) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Return, for every entry of a result file that has a label, the label and the result."""
+    results = read_result(title)
+    return {name: (label, results[name]) for name, label in labels.items() if name in results}
 
 
-def all_rows() -> dict[str, str]:
+def headline_rows() -> dict[str, tuple[str, dict[str, Any]]]:
     """Return the rows of the README's tables."""
-    return {**SWIVEL_ROWS, **measured(BASELINE_ROWS)}
+    return list_rows("headline", {**SWIVEL_ROWS, **BASELINE_ROWS})
 
 
 def headline() -> str:
     """Return the table of the README: what was run, how long it takes, how good the vectors are."""
     rows = []
-    for name, label in all_rows().items():
-        result = read_result(name)
+    for label, result in headline_rows().values():
         rows.append(
             [
                 label,
@@ -162,15 +163,15 @@ def headline() -> str:
 def performance() -> str:
     """Return the whole wait of methods that were measured on the same two cores, one after the other."""
     rows = []
-    cbow = read_result("baseline_cbow")
-    for name in ("end_to_end_default_cpu", "end_to_end_fast_cpu", "baseline_cbow"):
-        result = read_result(name)
+    cbow = read_result("headline/cbow")
+    for name in ("default_cpu", "fast_cpu", "cbow"):
+        label, result = headline_rows()[name]
         if describe_cores(result) != describe_cores(cbow):
             continue  # Times of different machines cannot be compared.
         memory = result.get("private_bytes")
         rows.append(
             [
-                all_rows()[name],
+                label,
                 draw_seconds(result["wall_seconds"]),
                 f"{result['wall_seconds'] / cbow['wall_seconds']:.2f}",
                 draw_seconds(result["training_seconds"]),
@@ -191,22 +192,22 @@ def describe_cores(result: dict[str, Any]) -> tuple[Any, ...]:
 def headline_sources() -> str:
     """Return one line per row of the README's table: what was run, on which machine, from which commit."""
     rows = []
-    for name, label in all_rows().items():
-        result, machine = read_result(name), read_result(name)["machine"]
+    for name, (label, result) in headline_rows().items():
+        machine = result["machine"]
         if name in SWIVEL_ROWS:
             what = f"`swivel run --recipe {result['recipe']} --device {result['device']} --threads {result['threads']}`"
         else:
             what = result["what"]
         where = f"{machine.get('gpu', '') + ', ' if result.get('device') == 'cuda' else ''}{machine['cpu']}"
-        rows.append([label, what, where, f"`{name}.json`, {machine['commit']}, {machine['date']}"])
-    return draw_table(["", "what was run", "machine", "result"], rows)
+        rows.append([label, what, where, f"{machine['commit']}, {machine['date']}"])
+    return draw_table(["", "what was run", "machine", "commit, date"], rows)
 
 
 def untuned_halves() -> str:
     """Return the figures on the items that no setting was chosen on."""
     rows = [
-        [label, *(draw_figure(read_result(name)["figures"]["report"][key]) for key in SETS)]
-        for name, label in all_rows().items()
+        [label, *(draw_figure(result["figures"]["report"][key]) for key in SETS)]
+        for label, result in headline_rows().values()
     ]
     return turn(["untuned halves", *SETS.values()], make_bold(rows, range(1, len(SETS) + 1)))
 
@@ -219,7 +220,7 @@ def significance() -> str:
     """Return, for `default` and each baseline, for how many seeds each set differs significantly."""
     result = read_result("significance")
     rows = [
-        [f"{device}, {BASELINE_ROWS[f'baseline_{baseline}']}, {title}"]
+        [f"{device}, {BASELINE_ROWS[baseline]}, {title}"]
         + [draw_difference(result["compared"][f"{method}, {baseline}, {half}"][key]) for key in SETS]
         for method, device in COMPARED.items()
         for baseline in result["baseline_figures"]
@@ -232,7 +233,7 @@ def compared_baselines() -> str:
     """Return the figures of the trainings that `significance` compares with."""
     found = read_result("significance")["baseline_figures"]
     rows = [
-        [f"{BASELINE_ROWS[f'baseline_{baseline}']}, {title}", *(draw_figure(figures[half][key]) for key in SETS)]
+        [f"{BASELINE_ROWS[baseline]}, {title}", *(draw_figure(figures[half][key]) for key in SETS)]
         for baseline, figures in found.items()
         for half, title in HALF_TITLES.items()
     ]
@@ -252,8 +253,7 @@ def draw_difference(found: dict[str, Any]) -> str:
 def small_corpus() -> str:
     """Return the figures of all methods, fastText included, on the first part of the corpus."""
     rows = []
-    for name, label in measured(SMALL_ROWS).items():
-        result = read_result(name)
+    for label, result in list_rows("small_corpus", SMALL_ROWS).values():
         figures = [draw_figure(result["figures"]["whole"][key]) for key in SETS]
         rows.append([label, draw_seconds(result["cpu_seconds"]), *figures])
     return turn(["", "CPU time", *SETS.values()], make_bold(rows, range(2, len(SETS) + 2)))
@@ -261,9 +261,9 @@ def small_corpus() -> str:
 
 def gpu_speed() -> str:
     """Return the speed of training and counting on a GPU."""
-    result = read_result("gpu")
+    result = read_result("gpu/step")
     wide, paper, step = result["wide"], result["paper"], result["step"]
-    counting, larger = result["counting"], read_result("larger")
+    counting, larger = result["counting"], read_result("gpu/larger")
     loops = {
         "24 x 24 blocks, d = 300": step,
         "97 x 97 blocks, d = 300": paper["loop"],
@@ -276,7 +276,7 @@ def gpu_speed() -> str:
 
     words = f"397,312 words, {paper['observed_cells'] / 1e9:.2f} billion observed cells, k = 4,096"
     ratios = [f"{larger[way]['ratio']:.2f} x" for way in ("cells streamed", "parameters swapped")]
-    where = f"`larger.json`, {larger['machine']['commit']}"
+    where = f"commit {larger['machine']['commit']}"
     rows += [
         ["cells per second at d = 1,024", f"{wide['cells_per_second'] / 1e9:.0f} billion"],
         [f"a million steps: {words}", f"{paper['all']['a_million_steps']:.0f} s"],
@@ -285,14 +285,14 @@ def gpu_speed() -> str:
         [f"cells streamed from host memory, against everything on the device ({where})", ratios[0]],
         [f"parameters swapped with host memory, against everything on the device ({where})", ratios[1]],
     ]
-    return draw_table(["", source_of("gpu")], rows)
+    return draw_table(["", source_of("gpu/step")], rows)
 
 
 def source_of(name: str) -> str:
     """Return machine, result file and commit."""
     machine = read_result(name)["machine"]
     where = machine.get("gpu") or machine["cpu"]
-    return f"{where}; `{name}.json`, {machine['commit']}"
+    return f"{where}; commit {machine['commit']}"
 
 
 def scale_checks() -> str:
@@ -323,7 +323,7 @@ def scale_servers() -> str:
 
 def scale_millions() -> str:
     """Return what millions of rows take on one GPU."""
-    result = read_result("millions")
+    result = read_result("gpu/millions")
     whole, large, part = (result[name]["all"] for name in ("whole", "large", "slice"))
     swapped = f"{part['swapped_over_resident']:.2f} x"
     rows = [
@@ -336,31 +336,13 @@ def scale_millions() -> str:
         ["a part of 2^25 x 2^25, parameters swapped, against all on the device", swapped],
         ["an epoch of the whole, from that part", f"{part['hours_per_epoch']:.1f} hours"],
     ]
-    return draw_table(["", source_of("millions")], rows)
+    return draw_table(["", source_of("gpu/millions")], rows)
 
 
 def projection() -> list[dict[str, float]]:
     """Return the projection of `benchmarks/scale.py`."""
     found: list[dict[str, float]] = read_result("scale")["projection"]
     return found
-
-
-def explorer_speed() -> str:
-    """Return the response times of the explorer."""
-    result = read_result("explorer")
-    labels = {
-        "nearest": "neighbors of a word",
-        "analogy": "analogy",
-        "expression": "arithmetic",
-        "suggest": "completion",
-        "misspelt": "close spellings",
-        "compare": "comparison of two words",
-        "labels": "labels of the map",
-    }
-    rows = []
-    for key, label in labels.items():
-        rows.append([label, f"{result[key]['p50_ms']:.0f} ms", f"{result[key]['p95_ms']:.0f} ms"])
-    return draw_table([f"{result['words']:,} words, {source_of('explorer')}", "median", "95 % within"], rows)
 
 
 def map_speed() -> str:
@@ -377,25 +359,26 @@ def map_speed() -> str:
 
 def fault_tests() -> str:
     """Return the last long run of every test of faults."""
-    texts = read_result("limits_text")["budget"]["texts"]
-    crashes, kills, fuzz = read_result("crashes"), read_result("kills"), read_result("fuzz")
+    results = read_result("faults")
+    texts = results["limits_text"]["budget"]["texts"]
+    crashes, kills, fuzz = results["crashes"], results["kills"], results["fuzz"]
     killed = f"{crashes['runs_bit_for_bit']} of {crashes['runs']} runs the same, bit for bit, {crashes['kills']} kills"
     on_cluster = f"{kills['runs_whole']} of {kills['runs']} runs complete, {kills['kills']} kills"
     peaks = [f"{text['disk_bytes'] / 1e6:,.1f} MB: {text['anonymous_bytes'] / 1e6:.0f} MB" for text in texts.values()]
 
     found = {
-        "crash_points": ("killed before, in and after every file operation", read_result("crash_points")["passed"]),
+        "crash_points": ("killed before, in and after every file operation", results["crash_points"]["passed"]),
         "crashes": ("killed or interrupted at random moments", killed),
         "kills": ("workers, servers and commands of a cluster killed", on_cluster),
-        "write_failures": ("every write failing in turn", read_result("write_failures")["passed"]),
-        "damage": ("damaged files", read_result("damage")["found_or_harmless"]),
+        "write_failures": ("every write failing in turn", results["write_failures"]["passed"]),
+        "damage": ("damaged files", results["damage"]["found_or_harmless"]),
         "fuzz": ("hostile input", f"{fuzz['executions']:,} executions, {len(fuzz['findings'])} findings, mended"),
-        "limits": ("verbs within less and less memory", read_result("limits")["handled"]),
+        "limits": ("verbs within less and less memory", results["limits"]["handled"]),
         "limits_text": ("memory of `count --memory 100MB`, by size of the file", "; ".join(peaks)),
-        "containers": ("verbs in containers and as other users", read_result("containers")["handled"]),
+        "containers": ("verbs in containers and as other users", results["containers"]["handled"]),
     }
-    rows = [[*found[name], source_of(name).partition("; ")[2]] for name in found]
-    return draw_table(["", "as promised", "result, commit"], rows)
+    rows = [[*line, results[name]["machine"]["commit"]] for name, line in found.items()]
+    return draw_table(["", "as promised", "commit"], rows)
 
 
 def table_ranking() -> str:
@@ -468,7 +451,7 @@ def recommending_speed() -> str:
 
 def guessing_spelling() -> str:
     """Figures without and with a part of the vectors of rare words from their spelling."""
-    result = read_result("guessing_spelling")
+    result = read_result("guessing/spelling")
     recipe = result["recipe"]
     names = {"rare_words_all_pairs": "Rare, all pairs", **SETS}
     rows = [
@@ -478,33 +461,9 @@ def guessing_spelling() -> str:
     return draw_table(["", "without", f"with `spelling` {result['spelling']:g}"], rows)
 
 
-def guessing_fasttext() -> str:
-    """Guesses for words that were left out, and Rare Words, beside FastText."""
-    rows = []
-    for method in ("swivel", "fasttext"):
-        found = read_result("guessing")[method]
-        card = found["left_out"]
-        figures = [card["rare_words_guessed"], card["rare_words_trained"], found["rare_words_all_pairs"]]
-        figures += [read_result("guessing_40mb")[method]["rare_words_all_pairs"]]
-        figures += [card["overlap"], card["overlap_of_trained_words"]]
-        rows.append([MODELS[method], *map(draw_figure, figures)])
-    pairs = ["left-out pairs, guessed", "the same, trained", "all pairs", "all pairs, 40 MB of text"]
-    return draw_table(["", *pairs, "overlap, guessed words", "overlap, trained words"], rows)
-
-
-def guessing_analogies() -> str:
-    """Accuracy on the analogies whose words are rare."""
-    rows = []
-    for name, found in read_result("guessing")["rare_analogies"].items():
-        figures = (draw_figure(found[model]) for model in ("plain", "spelling", "fasttext"))
-        rows.append([SETS[name], f"{found['questions']:,}", f"{found['max_count']:,}", *figures])
-    header = ["questions", "occurrences of the rarest word, at most", "without", "with `spelling`", "FastText"]
-    return draw_table(["", *header], rows)
-
-
 def guessing_export() -> str:
     """Cosines of guesses from an exported fastText model with Swivel's own."""
-    found = read_result("guessing")["export"]
+    found = read_result("guessing/export")["export"]
     names = {
         "mean_cosine": "unseen words, mean",
         "cosine_of_the_worst_twentieth": "95 % of the unseen words are above",
@@ -550,7 +509,6 @@ TABLES: dict[str, Callable[[], str]] = {
         scale_millions,
         scale_rotation,
         scale_servers,
-        explorer_speed,
         map_speed,
         table_ranking,
         table_ranking_seen,
@@ -558,8 +516,6 @@ TABLES: dict[str, Callable[[], str]] = {
         recommending_speed,
         fault_tests,
         guessing_spelling,
-        guessing_fasttext,
-        guessing_analogies,
         guessing_export,
         texts_sts,
         texts_labels,
