@@ -20,7 +20,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -153,8 +152,8 @@ class SkewedMatrix:
         n, k, stored = self.row_blocks, self.block_size, self.stored
         for i in range(n):
             for j in range(i, n):
-                first, last = stored.offsets[i * n + j : i * n + j + 2]
-                rows, columns = stored.positions[first:last] >> 16, stored.positions[first:last] & 0xFFFF
+                first, last = stored.arrays.offsets[0][i * n + j : i * n + j + 2]
+                rows, columns = stored.arrays.positions[first:last] >> 16, stored.arrays.positions[first:last] & 0xFFFF
                 counts = stored.counts_of(first, last)
                 sums[i::n] += np.bincount(rows, counts, k)
                 if i != j:
@@ -172,15 +171,15 @@ class SkewedMatrix:
     @property
     def observed(self) -> int:
         """Observed cells, both mirrors."""
-        return 2 * len(self.stored.positions)
+        return 2 * len(self.stored.arrays.positions)
 
     def cells(self, i: int, j: int) -> BlockCells:
         shard = min(i, j) * self.row_blocks + max(i, j)
-        first, last = self.stored.offsets[shard : shard + 2]
-        return BlockCells(self.stored.positions[first:last], self.stored.counts_of(first, last), i > j)
+        first, last = self.stored.arrays.offsets[0][shard : shard + 2]
+        return BlockCells(self.stored.arrays.positions[first:last], self.stored.counts_of(first, last), i > j)
 
     def reblocked(self, row_blocks: int, column_blocks: int, *, scratch: Path, threads: int) -> SkewedMatrix:
-        assert (row_blocks, column_blocks) == self.stored.blocks
+        assert (row_blocks, column_blocks) == (self.stored.layout.row_blocks, self.stored.layout.column_blocks)
         return self
 
 
@@ -266,7 +265,7 @@ def make_backend(sizes: Sizes, matrix: Any, side: int, blocks: int, dim: int) ->
     backend = TritonBackend(replace(settings, device=sizes.device, dtype=sizes.dtype))
     starts = block_starts(side, blocks)
     backend.hold(make_side(side, dim, 1), make_side(side, dim, 2), (starts, starts))
-    backend.take(SimpleNamespace(stored=matrix))  # type: ignore[arg-type]
+    backend.take(matrix)
     return backend
 
 

@@ -14,7 +14,6 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -114,7 +113,7 @@ class Way:
         from swivel.training.backends.triton.memory_plan import choose_groups
 
         starts = block_starts(size.words, size.blocks)
-        settings = replace(make_settings(size, int(stored.offsets[-1]), device), memory=memory)
+        settings = replace(make_settings(size, int(stored.arrays.offsets[0][-1]), device), memory=memory)
         groups = choose_groups(settings, (starts, starts), size.dim)
         sides = make_side(size.words, size.dim, 1), make_side(size.words, size.dim, 2)
         self.backend = TritonBackend(replace(settings, groups=groups))
@@ -122,7 +121,7 @@ class Way:
         before = reset_peak(device)
         started = time.perf_counter()
         self.backend.hold(*sides, (starts, starts))
-        self.backend.take(SimpleNamespace(stored=stored))  # type: ignore[arg-type]
+        self.backend.take(stored)  # type: ignore[arg-type]
         setup, setup_peak = time.perf_counter() - started, peak_bytes(device, before)
         self.memory = reset_peak(device) - before  # that the backend keeps
 
@@ -180,9 +179,10 @@ def measure(device: str = "cuda", size: Size | None = None) -> dict[str, Any]:
     """Return what each way took, and its time against that of everything on the device; the ways take turns."""
     size = size or (Size() if device != "cpu" else DRY)
     stored = make_cells(size, device)
-    found: dict[str, Any] = {"cells": len(stored.positions), "words": size.words, "goal": GOAL}
+    found: dict[str, Any] = {"cells": len(stored.arrays.positions), "words": size.words, "goal": GOAL}
     ways = {
-        name: Way(size, stored, device, memory) for name, memory in caps(size, len(stored.positions), device).items()
+        name: Way(size, stored, device, memory)
+        for name, memory in caps(size, len(stored.arrays.positions), device).items()
     }
     gc.collect()
     gc.freeze()  # A collection of all objects of torch takes as long as an epoch.

@@ -25,7 +25,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -246,13 +245,13 @@ def make_backend(
     started = time.perf_counter()
     sides = make_sides(rows, sizes)
     drawn = time.perf_counter()
-    settings = make_settings(sizes, len(stored.positions))
+    settings = make_settings(sizes, len(stored.arrays.positions))
     backend = TritonBackend(replace(settings, memory=memory, groups=groups))
     starts = block_starts(rows, -(-rows // sizes.block))
     backend.hold(*sides, (starts, starts))
     del sides
     held = time.perf_counter()
-    backend.take(SimpleNamespace(stored=stored))  # type: ignore[arg-type]
+    backend.take(stored)  # type: ignore[arg-type]
     taken = time.perf_counter()
     seconds = {"drawing": drawn - started, "parameters": held - drawn, "cells": taken - held}
     return backend, {"seconds": seconds, "device_bytes": peak_memory(sizes.device)}
@@ -286,7 +285,7 @@ def measure_large(sizes: Sizes, seconds: float) -> dict[str, Any]:
     rows, blocks = sizes.large_rows, -(-sizes.large_rows // sizes.block)
     started = time.perf_counter()
     stored = hold_cells(rows, sizes.cells, sizes)
-    found: dict[str, Any] = {"rows": rows, "stored_cells": len(stored.positions)}
+    found: dict[str, Any] = {"rows": rows, "stored_cells": len(stored.arrays.positions)}
     found["making_the_cells"] = time.perf_counter() - started
 
     started = time.perf_counter()
@@ -325,7 +324,7 @@ def measure_slice(sizes: Sizes) -> dict[str, Any]:
     order = shorten(whole_order, sizes)
     starts = block_starts(rows, blocks)
 
-    needs = DeviceMemoryEstimate(make_settings(sizes, len(stored.positions)), (starts, starts), sizes.dim)
+    needs = DeviceMemoryEstimate(make_settings(sizes, len(stored.arrays.positions)), (starts, starts), sizes.dim)
     # Two of the three groups of each side fit.
     memory = min(needs.min_bytes(groups, (2, 2)) + (1 << 32), needs.min_bytes(groups, (3, 3)) - 1)
     result: dict[str, Any] = {}

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -114,7 +113,9 @@ def take_blocks(backend: Any, blocks: Mapping[tuple[int, int], BlockCells], shap
         numbered[block] = replace(cells, counts=np.arange(first, first + len(cells.counts), dtype=np.float32))
         first += len(cells.counts)
 
-    backend.take(SimpleNamespace(cells=lambda i, j: blocks[i, j], stored=store_blocks(numbered, shape)))
+    matrix: Any = store_blocks(numbered, shape)
+    matrix.cells = lambda i, j: blocks[i, j]
+    backend.take(matrix)
     if backend.builds_layout:
         laid_out = backend._feed.cells.counts
         laid_out.copy_(torch.from_numpy(counts).to(laid_out.device)[laid_out.long()])
@@ -251,7 +252,7 @@ def run_baseline(block: Block, settings: BackendSettings, dtype: str, device: st
             assert vectors.grad is not None
             decays = settings.config.weight_decay * side_sums.float() ** settings.config.decay_power
             gradient = vectors.grad / len(other) + decays[:, None] * vectors.detach()
-            accumulators = settings.optimizer[0] * torch.tensor(side.state) + (gradient**2).mean(1)
+            accumulators = settings.config.accumulator_decay * torch.tensor(side.state) + (gradient**2).mean(1)
             results += [vectors.detach() - 0.1 * gradient / accumulators.sqrt()[:, None], accumulators]
 
     return {name: array.cpu().numpy().astype(float) for name, array in zip(ARRAYS, results, strict=True)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,7 +21,7 @@ from swivel.training.backends.triton.backend import TritonBackend
 from swivel.training.backends.triton.device_cells import EntryArrays
 from swivel.training.backends.triton.launch import Batch, StepLauncher
 from swivel.training.backends.triton.memory_plan import DeviceMemoryEstimate
-from swivel.training.objective import Loss, Optimizer
+from swivel.training.objective import Loss
 from swivel.training.schedule import block_starts, rounds_in_groups
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -90,7 +89,7 @@ def make_starts(kind: str) -> Starts:
 def make_needs(kind: str) -> DeviceMemoryEstimate:
     stored = make_matrix(kind)[0]
     settings = BackendSettings(TrainConfig(), ZeroSampling(), device=DEVICE)
-    settings = replace(settings, cells=int(stored.offsets[-1]), is_halved=stored.symmetric)
+    settings = replace(settings, cells=len(stored.arrays.counts), is_halved=stored.layout.symmetric)
     return DeviceMemoryEstimate(settings, make_starts(kind), DIM)
 
 
@@ -101,7 +100,7 @@ def make_backend(memory: int | None = None, groups: tuple[int, int] | None = Non
 
 def hand_over(backend: TritonBackend, kind: str) -> None:
     backend.hold(*make_sides(kind), make_starts(kind))
-    backend.take(SimpleNamespace(stored=make_matrix(kind)[0]))  # type: ignore[arg-type]
+    backend.take(make_matrix(kind)[0])  # type: ignore[arg-type]
 
 
 Run = tuple[list[bytes], list[Loss]]
@@ -136,7 +135,7 @@ class PlainLauncher(StepLauncher):
         learning_rate: float,
         cells: EntryArrays,
         totals: torch.Tensor,
-        optimizer: Optimizer | None,
+        accumulator_decay: float | None,
     ) -> None:
         slots, positions, counts = cells
         totals.zero_()

@@ -22,6 +22,7 @@ from swivel.config import (
     stage_config,
 )
 from swivel.errors import ConfigError
+from swivel.storage.manifest import fingerprint
 
 KNOBS = [(stage, field) for stage in STAGES.values() for field in dataclasses.fields(stage)]
 
@@ -76,6 +77,12 @@ def test_numbers_of_numpy_become_those_of_python() -> None:
     config = TrainConfig(**given)
     assert (config.dim, config.zeros_share) == (4, 0.5)
     assert (type(config.dim), type(config.zeros_share)) == (int, float)
+
+
+def test_whole_numbers_are_the_same_setting_as_real_ones() -> None:
+    whole = TrainConfig(weight_decay=0, shift=0, unseen=1)
+    assert fingerprint(whole) == fingerprint(TrainConfig(weight_decay=0.0, shift=0.0, unseen=1.0))
+    assert isinstance(whole.weight_decay, float)
 
 
 def test_window_of_nothing_is_refused() -> None:

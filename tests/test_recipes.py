@@ -279,7 +279,7 @@ CONSTANTS: dict[str, dict[str, Any]] = {
     # Training.
     "swivel.training.schedule": {
         "MIN_BLOCK_SIZE": 256,
-        "MAX_BLOCK_SIZE": {"cpu": 1_024},
+        "MAX_BLOCK_SIZE_ON_CPU": 1_024,
         "MAX_BLOCK_SIZE_ON_GPU": 4_096,
         "MIN_EPOCHS": 4,
     },
@@ -322,8 +322,8 @@ CONSTANTS: dict[str, dict[str, Any]] = {
         "MAX_SPECTRUM_ROWS": 50_000,
         "MIN_NOISE": 1e-9,
         "MIN_UNOBSERVED": 0.01,
-        "MIN_BLOCK_SIZE": 512,
-        "MAX_BLOCK_SIZE": 8_192,
+        "MIN_TABLE_BLOCK": 512,
+        "MAX_TABLE_BLOCK": 8_192,
         "CELLS_PER_VECTOR": 12,
         "MAX_SIZE": 65_536,
         "EPOCHS": 24,
@@ -487,7 +487,8 @@ def make_word_matrix(rows: int, columns_per_row: int) -> Any:
         column_sums=np.ones(columns),
         cell_count=1_000,
         total=1e6,
-        stored=SimpleNamespace(symmetric=layout.symmetric, offsets=np.array([0, 1_000])),
+        is_symmetric=layout.symmetric,
+        stored_cell_count=1_000,
     )
 
 

@@ -24,6 +24,7 @@ class Rule:
     holds: Callable[[Any], bool]
     words: str
     choices: tuple[str, ...] = ()
+    is_real: bool = False  # whether whole numbers become floats
 
 
 def _is_int(value: object) -> bool:
@@ -36,12 +37,12 @@ def _is_real(value: object) -> bool:
 
 POSITIVE_INT = Rule(lambda v: _is_int(v) and v > 0, "a positive integer")
 NATURAL = Rule(lambda v: _is_int(v) and v >= 0, "an integer of 0 or more")
-POSITIVE = Rule(lambda v: _is_real(v) and v > 0, "a positive number up to 1e30")
-NOT_NEGATIVE = Rule(lambda v: _is_real(v) and v >= 0, "a number from 0 to 1e30")
-NORMAL = Rule(lambda v: _is_real(v) and v >= 1e-30, "a number from 1e-30 to 1e30")
-FINITE = Rule(_is_real, "a number from -1e30 to 1e30")
-POWER = Rule(lambda v: _is_real(v) and 0 <= v <= 10, "a number from 0 to 10")
-FRACTION = Rule(lambda v: _is_real(v) and 0 < v <= 1, "a number above 0 and at most 1")
+POSITIVE = Rule(lambda v: _is_real(v) and v > 0, "a positive number up to 1e30", is_real=True)
+NOT_NEGATIVE = Rule(lambda v: _is_real(v) and v >= 0, "a number from 0 to 1e30", is_real=True)
+NORMAL = Rule(lambda v: _is_real(v) and v >= 1e-30, "a number from 1e-30 to 1e30", is_real=True)
+FINITE = Rule(_is_real, "a number from -1e30 to 1e30", is_real=True)
+POWER = Rule(lambda v: _is_real(v) and 0 <= v <= 10, "a number from 0 to 10", is_real=True)
+FRACTION = Rule(lambda v: _is_real(v) and 0 < v <= 1, "a number above 0 and at most 1", is_real=True)
 FLAG = Rule(lambda v: isinstance(v, bool), "true or false")
 LIMIT = Rule(lambda v: v is None or NATURAL.holds(v), NATURAL.words)
 TEXT = Rule(lambda v: isinstance(v, str) and v != "", "a text that is not empty")
@@ -92,10 +93,12 @@ def check_fields(config: Any) -> None:
     # Frozen dataclasses are set once more here, before anyone has seen them.
     for field in dataclasses.fields(config):
         value = _plain_number(getattr(config, field.name))
-        object.__setattr__(config, field.name, value)
         rule = field.metadata["rule"]
         if not (rule.holds(value) or (value is None and field.default is None)):
             raise ConfigError(f"{field.name} must be {rule.words}, got {value!r}", argument=field.name)
+        if rule.is_real and value is not None:
+            value = float(value)  # 0 and 0.0 must be one setting: digests and kernels tell them apart.
+        object.__setattr__(config, field.name, value)
 
 
 def _name_function(function: Callable[..., Any]) -> str:

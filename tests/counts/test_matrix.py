@@ -147,26 +147,25 @@ def test_counts_past_32_bits_are_exact(tmp_path: Path, small_blocks: None, symme
 def test_stored_cells_are_all_cells_in_shard_order(tmp_path: Path, small_blocks: None, symmetric: bool) -> None:
     dense = make_dense(11, 11 if symmetric else 14, symmetric=symmetric, large=True)
     matrix = build(tmp_path / "m", dense, symmetric=symmetric, unit=3)
-    stored = matrix.stored
-    assert (stored.blocks, stored.symmetric) == ((matrix.row_blocks, matrix.column_blocks), symmetric)
-    assert len(stored.offsets) == matrix.row_blocks * matrix.column_blocks + 1
-    assert stored.offsets[-1] == len(stored.positions) == matrix.stored_cell_count
+    offsets, positions = matrix.arrays.offsets[0], matrix.arrays.positions
+    assert len(offsets) == matrix.row_blocks * matrix.column_blocks + 1
+    assert offsets[-1] == len(positions) == matrix.stored_cell_count
 
     for i in range(matrix.row_blocks):
         for j in range(matrix.column_blocks):
-            first, last = stored.offsets[i * matrix.column_blocks + j :][:2].tolist()
+            first, last = offsets[i * matrix.column_blocks + j :][:2].tolist()
             cells = matrix.cells(i, j)
             if cells.mirrored:
                 assert first == last
                 continue
-            assert np.array_equal(stored.positions[first:last], cells.positions)
-            assert np.array_equal(stored.counts_of(first, last), cells.counts)
+            assert np.array_equal(positions[first:last], cells.positions)
+            assert np.array_equal(matrix.counts_of(first, last), cells.counts)
 
 
 def test_stored_counts_are_read_in_any_pieces(tmp_path: Path, small_blocks: None) -> None:
     dense = make_dense(9, 9, large=True)
-    stored = build(tmp_path / "m", dense, unit=3).stored
-    whole = stored.counts_of(0, int(stored.offsets[-1]))
+    stored = build(tmp_path / "m", dense, unit=3)
+    whole = stored.counts_of(0, stored.stored_cell_count)
     assert whole.dtype == np.float32
     assert whole.max() == np.float32((5 << 40) / 3)
 

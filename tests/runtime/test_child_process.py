@@ -126,6 +126,15 @@ def test_a_process_runs_several_calls_one_after_the_other() -> None:
     assert len({identity for _, identity in results}) == 1
 
 
+def make_function(*, progress: Progress) -> Callable[[], None]:
+    return lambda: None
+
+
+def test_a_result_that_cannot_be_sent_is_an_error() -> None:
+    with pytest.raises(Exception, match=r"[Pp]ickle"), call_in_process(make_function) as call:
+        call.wait(SILENT)
+
+
 def test_an_error_is_raised_here() -> None:
     with pytest.raises(CorpusError, match="the text is bad"), call_in_process(fail) as call:
         call.wait(SILENT)

@@ -172,7 +172,7 @@ def test_adagrad_with_decaying_accumulators_is_rmsprop_with_another_learning_rat
 
     for _ in range(4):
         gradient = rng.normal(size=(2, 3))
-        update_parameters(vectors, accumulators, gradient, 0.1, (0.9,))
+        update_parameters(vectors, accumulators, gradient, 0.1, 0.9)
         mean_square = 0.9 * mean_square + 0.1 * (gradient**2).mean(1)
         expected -= 0.1 * np.sqrt(0.1) * gradient / np.sqrt(mean_square)[:, None]
 

@@ -41,6 +41,10 @@ if TYPE_CHECKING:
 
 _CELLS_PER_PIECE = 1 << 20  # cells that are read at a time
 _COMPUTED = ("total", "row_sums", "column_sums", "_as_logs")  # attributes of a matrix that depend on `is_log`
+_PICKLED = (
+    *("layout", "rows", "columns", "has_own_columns", "row_sums_units", "column_sums_units", "has_own_sums"),
+    *("total_units", "absent_units", "unit", "column_parts", "config", "edges", "is_log"),
+)
 _SCIPY_BYTES = 72  # memory per cell while a SciPy matrix is made: rows, columns and counts twice, and the matrix
 STAGE = "matrix"
 EDGES: dict[str, type[np.generic]] = {
@@ -51,7 +55,7 @@ EDGES: dict[str, type[np.generic]] = {
 LARGE = ("positions.npy", "counts.npy")  # memory-mapped, and not read when the matrix is opened
 
 
-class Matrix:
+class Matrix(MatrixCells):
     """Counts of m row features with n column features: a value that can be pickled, and read by several threads.
 
     `counts.open_matrix` opens a stored one, whose cells are memory-mapped; `save` stores it.
@@ -83,7 +87,6 @@ class Matrix:
     """
 
     path: Path | None = None
-    is_log = False
     has_own_sums = False
     absent_units = 0
     _original: Matrix | None = None  # the matrix that was reblocked
@@ -104,8 +107,7 @@ class Matrix:
         total: int | None = None,  # of own sums
         absent_units: int = 0,
     ) -> None:
-        self.layout = layout
-        self.arrays = arrays  # the cells
+        super().__init__(layout, arrays, unit)
         self.unverified = arrays  # the cells, without the test of the checksums of their files
         self.rows = rows
         self.columns = rows if columns is None else columns
@@ -115,32 +117,22 @@ class Matrix:
         self.has_own_sums = total is not None
         self.total_units = int(row_sums.sum()) if total is None else total
         self.absent_units = absent_units
-        self.unit = unit
         self.column_parts = column_parts
         self.config = config
         self.edges = edges
 
     def __reduce__(self) -> tuple[Callable[..., Matrix], tuple[Any, ...]]:
         """Pickle all arrays, because a folder may be gone when they are needed."""
-        contents = {
-            "layout": self.layout,
-            "arrays": CellArrays(*map(np.array, self.arrays)),
-            "rows": self.rows,
-            "columns": self.columns if self.has_own_columns else None,
-            "row_sums": np.array(self.row_sums_units),
-            "column_sums": np.array(self.column_sums_units),
-            "unit": self.unit,
-            "column_parts": self.column_parts,
-            "config": self.config,
-            "edges": self.edges,
-            "total": self.total_units if self.has_own_sums else None,
-            "absent_units": self.absent_units,
-        }
+        state = {name: getattr(self, name) for name in _PICKLED}
+        state["arrays"] = state["unverified"] = CellArrays(*map(np.array, self.arrays))
+        for name in ("row_sums_units", "column_sums_units"):
+            state[name] = np.array(state[name])
         # What is computed from the cells must stay the same, although those of a copy may be in other blocks.
-        computed = {name: value for name, value in vars(self).items() if name in ("is_log", "_log_sums")}
+        if "_log_sums" in vars(self):
+            state["_log_sums"] = self._log_sums
         if self._original is not None:
-            computed["fingerprint"] = self.fingerprint
-        return _restore, (contents, computed)
+            state["fingerprint"] = self.fingerprint
+        return _restore, (state,)
 
     def _copy(self, **changes: Any) -> Matrix:
         """Return a copy with other attributes; everything else is shared, except what follows from `is_log`."""
@@ -229,10 +221,9 @@ class Matrix:
     @cached_property
     def _log_sums(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Sums of log(1 + x) of the rows and of the columns, for which all cells are read."""
-        stored = self.stored
         row_sums, column_sums = (np.zeros(size) for size in self.shape)
-        for rows, columns, units in stored.walk(_CELLS_PER_PIECE):
-            counts = stored.to_counts(units)
+        for rows, columns, units in self.walk(_CELLS_PER_PIECE):
+            counts = self.to_counts(units)
             row_sums += np.bincount(rows, counts, len(row_sums))
             column_sums += np.bincount(columns, counts, len(column_sums))
         return row_sums, column_sums
@@ -274,12 +265,7 @@ class Matrix:
     def cells(self, row_block: int, column_block: int) -> BlockCells:
         """Return the observed cells of a block, counts as float32."""
         first, last, mirrored = self._range(row_block, column_block)
-        return BlockCells(self.arrays.positions[first:last], self.stored.counts_of(first, last), mirrored)
-
-    @property
-    def stored(self) -> MatrixCells:
-        """All stored cells; see `MatrixCells`."""
-        return MatrixCells(self.layout, self.arrays, self.unit, self.is_log)
+        return BlockCells(self.arrays.positions[first:last], self.counts_of(first, last), mirrored)
 
     def units(self, row_block: int, column_block: int) -> tuple[NDArray[np.uint32], Ints]:
         """Return positions and exact units of a block, possibly mirrored (see `BlockCells.mirrored`)."""
@@ -299,7 +285,7 @@ class Matrix:
         if cell == last or self.arrays.positions[cell] != position:
             return 0.0
 
-        return float(self.stored.to_counts(self.arrays.units(cell, cell + 1))[0])
+        return float(self.to_counts(self.arrays.units(cell, cell + 1))[0])
 
     def to_scipy(self) -> scipy.sparse.csr_matrix:
         """Return the whole matrix in memory, float64, with x_ij and x_ji of a symmetric matrix."""
@@ -313,17 +299,16 @@ class Matrix:
         """Return the counts of some rows with some columns, float64, in the order of these ids."""
         import scipy.sparse
 
-        stored = self.stored
         shape = len(row_ids), len(column_ids)
         row_places, column_places = (np.full(size, -1, np.int64) for size in self.shape)
         row_places[row_ids] = np.arange(shape[0])
         column_places[column_ids] = np.arange(shape[1])
 
         pieces = []
-        for rows, columns, units in stored.walk(_CELLS_PER_PIECE):
+        for rows, columns, units in self.walk(_CELLS_PER_PIECE):
             is_wanted = (row_places[rows] >= 0) & (column_places[columns] >= 0)
             places = row_places[rows[is_wanted]], column_places[columns[is_wanted]]
-            pieces.append((*places, stored.to_counts(units[is_wanted])))
+            pieces.append((*places, self.to_counts(units[is_wanted])))
 
         if not pieces:
             return scipy.sparse.csr_array(shape)
@@ -364,10 +349,10 @@ def as_matrix(matrix: Any) -> Matrix:
     return matrix
 
 
-def _restore(contents: dict[str, Any], computed: dict[str, Any]) -> Matrix:
+def _restore(state: dict[str, Any]) -> Matrix:
     """Return a matrix that was pickled or copied."""
-    matrix = Matrix(**contents)
-    vars(matrix).update(computed)
+    matrix = object.__new__(Matrix)
+    vars(matrix).update(state)
     return matrix
 
 

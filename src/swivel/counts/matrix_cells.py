@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.counts.block_layout import Ints, Layout, UnitCells
+from swivel.counts.block_layout import Layout, UnitCells
 from swivel.counts.shards import CellArrays
 
 
@@ -22,34 +22,15 @@ class BlockCells:
     mirrored: bool  # whether these are the cells of the stored mirror block: swap rows and columns to read them
 
 
-@dataclass(frozen=True, slots=True)
 class MatrixCells:
-    """All observed cells, in the order of the shards."""
+    """All observed cells, in the order of the shards; counts may be read as log(1 + x)."""
 
-    layout: Layout
-    arrays: CellArrays
-    unit: int
-    is_log: bool = False  # whether counts are read as log(1 + x)
+    is_log = False
 
-    @property
-    def blocks(self) -> tuple[int, int]:
-        """Numbers of row blocks and column blocks."""
-        return self.layout.row_blocks, self.layout.column_blocks
-
-    @property
-    def symmetric(self) -> bool:
-        """Whether the shards below the diagonal are empty because their mirrors are stored."""
-        return self.layout.symmetric
-
-    @property
-    def offsets(self) -> Ints:
-        """Index of the first cell of each shard, followed by the number of cells."""
-        return np.asarray(self.arrays.offsets[0])
-
-    @property
-    def positions(self) -> NDArray[np.uint32]:
-        """Local row << 16 | local column."""
-        return self.arrays.positions
+    def __init__(self, layout: Layout, arrays: CellArrays, unit: int) -> None:
+        self.layout = layout
+        self.arrays = arrays
+        self.unit = unit
 
     def counts_of(self, first: int, last: int) -> NDArray[np.float32]:
         """Return the counts of the cells `first` to `last - 1`."""
@@ -69,15 +50,16 @@ class MatrixCells:
 
     def walk(self, max_cells: int) -> Iterator[UnitCells]:
         """Yield rows, columns and units of all cells, also of mirrors that are not stored, in pieces of `max_cells`."""
-        for first in range(0, len(self.positions), max_cells):
-            last = min(first + max_cells, len(self.positions))
-            first_shard, last_shard = np.searchsorted(self.offsets, (first, last - 1), side="right") - 1
-            edges = np.clip(self.offsets[first_shard : last_shard + 2], first, last)
+        offsets, positions = self.arrays.offsets[0], self.arrays.positions
+        for first in range(0, len(positions), max_cells):
+            last = min(first + max_cells, len(positions))
+            first_shard, last_shard = np.searchsorted(offsets, (first, last - 1), side="right") - 1
+            edges = np.clip(offsets[first_shard : last_shard + 2], first, last)
             shards = np.repeat(np.arange(first_shard, last_shard + 1), np.diff(edges))
-            rows, columns = self.layout.find_cells(shards, self.positions[first:last])
+            rows, columns = self.layout.find_cells(shards, positions[first:last])
             units = self.arrays.units(first, last)
             yield rows, columns, units
 
-            if self.symmetric:
+            if self.layout.symmetric:
                 once = self.layout.is_off_diagonal(rows, columns)
                 yield columns[once], rows[once], units[once]

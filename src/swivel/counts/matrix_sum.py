@@ -120,7 +120,7 @@ def add_matrices(matrices: Sequence[Matrix], path: Path, provenance: Mapping[str
             column_places = row_places if spec.columns is None else _find_places(matrix.columns, spec.columns)
             factor = spec.unit // matrix.unit
 
-            for rows, columns, units in matrix.stored.walk(max_cells):
+            for rows, columns, units in matrix.walk(max_cells):
                 builder.add(row_places[rows], column_places[columns], units * factor)
                 task.advance(len(rows) / copies)
 

@@ -214,7 +214,7 @@ def sum_cells(cells: CellArrays, layout: Layout, *, threads: int) -> tuple[Ints,
     return row_sums, column_sums
 
 
-def shard_ranges(offsets: Ints, max_cells: int) -> Iterator[tuple[int, int]]:
+def shard_ranges(offsets: Ints, max_cells: float) -> Iterator[tuple[int, int]]:
     """Yield ranges of shards with at most `max_cells` cells in all runs together, or of a single shard."""
     ends = np.zeros(offsets.shape[1], np.int64)
     for run in offsets:  # one at a time: the table is memory-mapped and may be large

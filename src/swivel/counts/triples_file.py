@@ -59,7 +59,7 @@ def export_counts(
     lines = 0
 
     with create_file(path) as stream:
-        for row_ids, column_ids, units in matrix.stored.walk(_CELLS_PER_PIECE):
+        for row_ids, column_ids, units in matrix.walk(_CELLS_PER_PIECE):
             counts = units / matrix.unit
             is_kept = counts >= limit
             if matrix.is_symmetric:  # which has x_ij and x_ji

@@ -303,32 +303,34 @@ def find_nearest(view: View, expression: Expression, count: int) -> dict[str, An
     """Return the words nearest to an expression, and the cosine of each answer with each term."""
     # All terms are scaled to length 1. The cosine of an answer with the sum is therefore the signed sum of its
     # cosines with the terms, divided by the `length` of the sum.
-    _find_ids(view, [*expression.plus, *expression.minus])  # raises an error with suggestions
+    terms = _find_ids(view, [*expression.plus, *expression.minus])  # raises an error with suggestions
     vectors = view.vectors
     direction = scale_to_unit(vectors.vector(expression.plus, minus=expression.minus)[None])
     scores = np.full(len(vectors), -np.inf, np.float32)  # A direction of zeros has no neighbors.
     if direction.any():
         scores = multiply(vectors.unit_vectors, direction)[0]
-    return _describe_best(view, expression, scores, count)
+    return _describe_best(view, terms, len(expression.plus), scores, count)
 
 
 def solve_analogy(view: View, words: tuple[str, str, str], method: str, count: int) -> dict[str, Any]:
     """Answer "a is to b as c is to ?" by 3CosAdd or 3CosMul, with the cosine of each answer with each word."""
-    ids = _find_ids(view, words)
     a, b, c = words
-    expression = Expression((b, c), (a,))
     if method == "3cosadd":
-        return {"method": method, **find_nearest(view, expression, count)}
+        return {"method": method, **find_nearest(view, Expression((b, c), (a,)), count)}
 
+    first, *others = ids = _find_ids(view, words)
     unit = view.vectors.unit_vectors
-    return {"method": method, **_describe_best(view, expression, score_3cosmul(*multiply(unit, unit[ids])), count)}
+    scores = score_3cosmul(*multiply(unit, unit[ids]))
+    return {"method": method, **_describe_best(view, [*others, first], 2, scores, count)}
 
 
-def _describe_best(view: View, expression: Expression, scores: NDArray[np.float32], count: int) -> dict[str, Any]:
-    """Return the terms of a query and its answers, which have the highest scores; `scores` is modified."""
+def _describe_best(view: View, terms: list[int], added: int, scores: NDArray[np.float32], count: int) -> dict[str, Any]:
+    """Return the terms of a query, of which the first ones are added, and its answers; `scores` is modified.
+
+    The answers are the words with the highest scores.
+    """
     unit = view.vectors.unit_vectors
-    terms = _find_ids(view, [*expression.plus, *expression.minus])
-    signs = np.array([1] * len(expression.plus) + [-1] * len(expression.minus), np.float32)
+    signs = np.array([1] * added + [-1] * (len(terms) - added), np.float32)
 
     best = view.vectors.rank_rows(scores, terms, count).tolist()
     parts = unit[best] @ unit[terms].T

@@ -136,10 +136,9 @@ def serve_calls(descriptor: int) -> None:
                 keywords["progress"] = SentProgress(connection)
             with warnings_as_messages(SentProgress(connection)):
                 result = function(*arguments, **keywords)
+            connection.send(("result", result))  # pickled whole before anything is sent
         except Exception as error:
             connection.send(("error", _as_sendable(error)))
-        else:
-            connection.send(("result", result))
 
 
 def _receive_calls(connection: Connection, calls: SimpleQueue[bytes]) -> None:

@@ -14,8 +14,7 @@ the confidence::
     f(x)      = b0 + b x^a
 
 The optimizer is Adagrad with one number of state per vector, the sum of the mean squares of its gradients: half the
-memory of one number per value, and vectors that are as good (experiments/notes.md). Its settings are a tuple, which
-only the four modules take apart.
+memory of one number per value, and vectors that are as good (experiments/notes.md).
 """
 
 from __future__ import annotations
@@ -30,8 +29,6 @@ from swivel.config import TrainConfig
 
 Array = NDArray[np.float64]
 ArrayOrTensor = TypeVar("ArrayOrTensor", bound=Any)  # of NumPy or torch
-Optimizer = tuple[float, ...]  # settings of the optimizer: the share of the state that an update keeps
-ADAGRAD: Optimizer = (1.0,)
 
 # Offset of a row or column without counts. It makes the gradient of its cells exactly zero; an infinite offset (from
 # log 0) would give NaN, because infinity minus infinity is undefined.
@@ -162,20 +159,14 @@ def loss_and_gradient(
     return Loss(observed_loss, int(is_observed.sum()), unobserved_loss, float(zeros.sum())), gradient
 
 
-def choose_optimizer(config: TrainConfig) -> Optimizer:
-    """Return the settings of the optimizer that a training configuration describes."""
-    return (config.accumulator_decay,)
-
-
 def update_parameters(
-    vectors: Array, state: Array, gradient: Array, learning_rate: float, optimizer: Optimizer = ADAGRAD
+    vectors: Array, state: Array, gradient: Array, learning_rate: float, accumulator_decay: float = 1.0
 ) -> None:
     """Take an Adagrad step: update vectors and the sum of mean squared gradients of each (`state`) in place.
 
     With a decay of the sums below 1, old gradients are forgotten: an RMSProp step with the learning rate
     `learning_rate * sqrt(1 - decay)`.
     """
-    (accumulator_decay,) = optimizer
     state *= accumulator_decay
     state += np.mean(gradient**2, axis=1)
     np.maximum(state, MIN_ACCUMULATOR, out=state)

@@ -122,14 +122,20 @@ def mean_gradient(total: Any, scale: Any, vector: Any, decay: Any) -> Any:
 
 
 @_inline
-def next_state(state: Any, mean_square: Any, optimizer: Any) -> Any:
+def next_state(state: Any, mean_square: Any, accumulator_decay: Any) -> Any:
     """Return the state of a vector for the next Adagrad step: the sum of the mean squares of its gradients."""
-    return max(F(optimizer[0]) * state + mean_square, F(MIN_ACCUMULATOR))
+    return max(F(accumulator_decay) * state + mean_square, F(MIN_ACCUMULATOR))
 
 
 @_kernel
 def update_parameters(
-    vectors: Any, state: Any, gradient: Any, scale: float, weight_decay: float, learning_rate: float, optimizer: Any
+    vectors: Any,
+    state: Any,
+    gradient: Any,
+    scale: float,
+    weight_decay: float,
+    learning_rate: float,
+    accumulator_decay: float,
 ) -> None:
     """Take a step of the optimizer in place, with the gradient scale * gradient + weight_decay * vectors."""
     factor, decay, rate = F(scale), F(weight_decay), F(learning_rate)
@@ -144,7 +150,7 @@ def update_parameters(
         for t in range(len(w)):
             squares += means[t] * means[t]
 
-        state[i] = next_state(state[i], squares / F(len(w)), optimizer)
+        state[i] = next_state(state[i], squares / F(len(w)), accumulator_decay)
         step = rate / np.sqrt(state[i])
         for t in range(len(w)):
             w[t] -= step * means[t]

@@ -36,9 +36,8 @@ def unobserved_curvatures(gradients: Tensor) -> Tensor:
 
 
 def update_parameters(
-    vectors: Tensor, state: Tensor, gradient: Tensor, learning_rate: float, optimizer: tuple[float, ...]
+    vectors: Tensor, state: Tensor, gradient: Tensor, learning_rate: float, accumulator_decay: float
 ) -> None:
     """Take an Adagrad step in place, as `objective.update_parameters`."""
-    (accumulator_decay,) = optimizer
     state.mul_(accumulator_decay).add_(gradient.square().mean(1)).clamp_(min=MIN_ACCUMULATOR)
     vectors.sub_(learning_rate * gradient * state.rsqrt()[:, None])

@@ -77,7 +77,7 @@ def observed_gradient(m, x, unseen, base, scale, power, SQRT: tl.constexpr, FAST
 
 
 @triton.jit
-def find_rate(state, mask, mean_square, learning_rate, OPTIMIZER: tl.constexpr):
+def find_rate(state, mask, mean_square, learning_rate, DECAY: tl.constexpr):
     """Return by what an Adagrad step multiplies the gradient of a vector; update the vector's state.
 
     mean_square: of the values of the gradient. `state` points at one number per vector.
@@ -85,6 +85,6 @@ def find_rate(state, mask, mean_square, learning_rate, OPTIMIZER: tl.constexpr):
     a = tl.load(state, mask=mask, other=1.0)
     # Each of the warps that share a long vector loads its state: none may store it before all have.
     tl.debug_barrier()
-    a = tl.maximum(OPTIMIZER[0] * a + mean_square, MIN_ACCUMULATOR)
+    a = tl.maximum(DECAY * a + mean_square, MIN_ACCUMULATOR)
     tl.store(state, a, mask=mask)
     return learning_rate * tl.rsqrt(a)

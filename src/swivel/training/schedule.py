@@ -12,7 +12,7 @@ Block = tuple[int, int]
 
 MIN_BLOCK_SIZE = 256
 # The block size with which a device is fastest, among those of about the same quality.
-MAX_BLOCK_SIZE = {"cpu": 1024}
+MAX_BLOCK_SIZE_ON_CPU = 1024
 MAX_BLOCK_SIZE_ON_GPU = 4096
 # Measured with 98,304 words: a fourth epoch still raises six of the eight test sets (experiments/notes.md).
 MIN_EPOCHS = 4
@@ -133,7 +133,7 @@ def _snake_order(rows: int, columns: int, rng: np.random.Generator) -> list[Bloc
     return pairs
 
 
-def default_block_size(rows: int, columns: int, largest: int = MAX_BLOCK_SIZE["cpu"], smallest: int = 1) -> int:
+def default_block_size(rows: int, columns: int, largest: int = MAX_BLOCK_SIZE_ON_CPU, smallest: int = 1) -> int:
     """Return the block size for a matrix: `largest`, or less if the matrix would have fewer than some tens of blocks.
 
     On a CPU an epoch costs the same with every block size, and smaller blocks need fewer epochs, but each update then

@@ -38,8 +38,8 @@ BYTES_PER_CELL = 80  # of a table whose singular values are estimated; measured:
 MIN_NOISE = 1e-9
 MIN_UNOBSERVED = 0.01  # share of the cells of a full table that count as not observed
 
-MIN_BLOCK_SIZE = 512
-MAX_BLOCK_SIZE = 8192
+MIN_TABLE_BLOCK = 512
+MAX_TABLE_BLOCK = 8192
 CELLS_PER_VECTOR = 12  # observed cells that the mean vector of a block should have in it
 MAX_SIZE = 65_536  # more rows or columns: the block size and the epochs of text
 EPOCHS = 24
@@ -87,8 +87,8 @@ def choose_block_size(rows: int, columns: int, density: float) -> int:
     A step of a vector that has no observed cell in the block is decay and zeros alone: with blocks of 512, most steps
     of a very sparse table. At least two blocks can be trained at the same time, if the table is not small.
     """
-    ideal = min(CELLS_PER_VECTOR / density, MAX_BLOCK_SIZE, math.ceil(min(rows, columns) / 2))
-    return max(int(ideal), MIN_BLOCK_SIZE)
+    ideal = min(CELLS_PER_VECTOR / density, MAX_TABLE_BLOCK, math.ceil(min(rows, columns) / 2))
+    return max(int(ideal), MIN_TABLE_BLOCK)
 
 
 def _choose_zeros(cells: int, density: float) -> dict[str, Any]:
@@ -136,11 +136,10 @@ def choose_weight_decay(matrix: Matrix, config: TrainConfig) -> float:
 
 def read_rows(matrix: Matrix, step: int = 1) -> scipy.sparse.coo_array:
     """Return every `step`-th row of a matrix, without empty rows and columns."""
-    stored = matrix.stored
     pieces = []
-    for rows, columns, units in stored.walk(CELLS_PER_PIECE):
+    for rows, columns, units in matrix.walk(CELLS_PER_PIECE):
         is_taken = rows % step == 0
-        pieces.append((rows[is_taken], columns[is_taken], stored.to_counts(units[is_taken])))
+        pieces.append((rows[is_taken], columns[is_taken], matrix.to_counts(units[is_taken])))
 
     rows, columns, counts = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
     return drop_empty(scipy.sparse.coo_array((counts, (rows, columns)), shape=matrix.shape))

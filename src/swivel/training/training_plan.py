@@ -25,7 +25,7 @@ from swivel.training.backends import Backend, BackendSettings, ZeroSampling
 from swivel.training.checkpoint import saved_bytes
 from swivel.training.objective import find_unit_offsets
 from swivel.training.schedule import (
-    MAX_BLOCK_SIZE,
+    MAX_BLOCK_SIZE_ON_CPU,
     MAX_BLOCK_SIZE_ON_GPU,
     block_starts,
     choose_block_count,
@@ -107,7 +107,7 @@ def make_plan(
     backend, device = choose_backend(config)
 
     if config.block_size is None:
-        largest = config.largest_block or MAX_BLOCK_SIZE.get(device, MAX_BLOCK_SIZE_ON_GPU)
+        largest = config.largest_block or (MAX_BLOCK_SIZE_ON_CPU if device == "cpu" else MAX_BLOCK_SIZE_ON_GPU)
         size = default_block_size(rows, columns, largest, min_block_size)
         row_blocks = choose_block_count(rows, size, matrix.row_blocks)
         column_blocks = choose_block_count(columns, size, matrix.column_blocks)
@@ -153,10 +153,9 @@ def backend_settings(matrix: Matrix, config: TrainConfig, plan: TrainingPlan, th
     blocks = plan.row_blocks, plan.column_blocks
 
     # A symmetric matrix stores half of its cells. The device needs both halves unless its blocks are symmetric, too.
-    stored = matrix.stored
-    is_halved = stored.symmetric and plan.row_blocks == plan.column_blocks
-    cells = int(stored.offsets[-1])
-    if stored.symmetric and not is_halved:
+    is_halved = matrix.is_symmetric and plan.row_blocks == plan.column_blocks
+    cells = matrix.stored_cell_count
+    if matrix.is_symmetric and not is_halved:
         cells *= 2
 
     return BackendSettings(

@@ -64,8 +64,8 @@ print(json.dumps({
     "gradient": compile_plain("gradient", 90, **TILE, **RULES),
     "gradient, power": compile_plain("gradient", 90, **TILE, **OTHERS),
     "find_starts": compile_plain("find_starts", 90, BLOCK=128),
-    "update": compile_plain("update", 90, OPTIMIZER=(0.9,), BY_SUM=False, **UPDATE),
-    "update, decay by sum": compile_plain("update", 90, OPTIMIZER=None, BY_SUM=True, **UPDATE),
+    "update": compile_plain("update", 90, DECAY=0.9, BY_SUM=False, **UPDATE),
+    "update, decay by sum": compile_plain("update", 90, DECAY=None, BY_SUM=True, **UPDATE),
 }))
 """
 MAX_SHARED_BYTES = {"gradient on Ampere": 163 << 10}

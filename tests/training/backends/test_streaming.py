@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -117,7 +116,7 @@ def test_a_value_that_is_not_finite_is_detected_after_its_block_was_swapped_out(
     getattr(rows, array).flat[0] = np.inf
 
     backend.hold(rows, columns, make_starts(kind))
-    backend.take(SimpleNamespace(stored=make_matrix(kind)[0]))  # type: ignore[arg-type]
+    backend.take(make_matrix(kind)[0])  # type: ignore[arg-type]
     assert backend.is_swapping
     assert backend.is_finite(), "no block is on the device yet"
     run_epochs(backend, kind, groups, epochs=1)

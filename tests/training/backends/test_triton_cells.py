@@ -61,7 +61,7 @@ def matrices(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Matrix]:
 def lay_out(matrix: Matrix, blocks: tuple[int, int]) -> DeviceCells:
     starts = [block_starts(size, count) for size, count in zip(matrix.shape, blocks, strict=True)]
     cells = DeviceCells(SlotLayout((starts[0], starts[1]), 8, TILE), DEVICE)
-    cells.take(matrix.stored)
+    cells.take(matrix)
     return cells
 
 

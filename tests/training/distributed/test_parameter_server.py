@@ -26,7 +26,7 @@ from swivel.training.backends.base import BackendSettings, Step
 from swivel.training.backends.reference import ReferenceBackend
 from swivel.training.distributed.leases import Part
 from swivel.training.distributed.parameter_server import ServedBlock, Server, Unanswered, Worker, server_of
-from swivel.training.objective import ADAGRAD, column_offsets, row_offsets, update_parameters
+from swivel.training.objective import column_offsets, row_offsets, update_parameters
 from swivel.training.schedule import Block
 from swivel.training.training_plan import choose_zeros, make_plan
 
@@ -52,10 +52,8 @@ def draw(rng: np.random.Generator, *shape: int) -> np.ndarray:
     return rng.standard_normal(shape).astype(np.float32)
 
 
-def start_server(
-    rng: np.random.Generator, optimizer: tuple[float, ...] = ADAGRAD
-) -> tuple[Server, np.ndarray, np.ndarray]:
-    server = Server(optimizer)
+def start_server(rng: np.random.Generator, accumulator_decay: float = 1.0) -> tuple[Server, np.ndarray, np.ndarray]:
+    server = Server(accumulator_decay)
     vectors, accumulators = draw(rng, 5, 4), draw(rng, 5) ** 2 + 1
     server.hold((0, 0), vectors, accumulators, (), run_id=1)
     return server, vectors.copy(), accumulators.copy()
@@ -142,7 +140,7 @@ def test_a_gradient_is_applied_once_as_an_adagrad_step() -> None:
 
 def test_accumulators_decay_with_every_gradient() -> None:
     rng = np.random.default_rng(3)
-    server, _, accumulators = start_server(rng, optimizer=(0.5,))
+    server, _, accumulators = start_server(rng, accumulator_decay=0.5)
     gradient = draw(rng, 5, 4)
 
     assert server.push((0, 0), 2, 1, gradient, 0.1)

@@ -23,7 +23,7 @@ from swivel._version import __version__
 from swivel.config import CorpusConfig, CountConfig, VocabularyConfig
 from swivel.corpus.encoded_corpus import EncodedCorpus, PackedTypes, TypeCounts, encode_corpus
 from swivel.corpus.joined_corpus import JoinedCorpus, join_corpus
-from swivel.corpus.sources import TextFile, can_compare, files_of, list_files, text_size
+from swivel.corpus.sources import TextFile, files_of, is_pipe, text_size
 from swivel.corpus.streams import FileRange, cut_files, group_ranges, open_range
 from swivel.corpus.vocabulary import Vocabulary, check_units, choose_vocabulary, describe_text
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
@@ -68,14 +68,15 @@ def count_on_ray(
     budget of one task is `options.memory`.
     """
     corpus, choice, count = stages
-    if files_of(texts) is None or not can_compare(record["inputs"]):
+    found = files_of(texts)
+    if found is None or any(map(is_pipe, found)):
         raise ConfigError("counting on Ray reads files; save text from memory or from a pipe to a file first")
     if count.device not in ("auto", "cpu"):
         raise ConfigError(
             f"counting on Ray runs on CPU cores, got device={count.device!r}; omit device", argument="device"
         )
 
-    files = [file.absolute() if isinstance(file, Path) else file for file in list_files(texts)]
+    files = [file.absolute() if isinstance(file, Path) else file for file in found]
     with connect(str(options.ray), cores=options.threads) as ray, scratch_folder(path.absolute()) as shared:
         counter = _RayCounter(ray, TextReading(config=corpus, shared=shared, phrases=phrases), options)
         pieces = counter.cut(files)

@@ -92,8 +92,8 @@ def count_tokens(
         announce_forecast(path, survey.cells, forecast_count(layout, survey, plan), options.progress)
         counter = ChunkCounter(ids, layout, config, plan)
     else:
-        if config in _WAKING:  # Two threads would compile the same kernels.
-            wait([_WAKING[config]])
+        if (ready := _WAKING.get(config)) is not None:  # Two threads would compile the same kernels.
+            wait([ready])
         from swivel.counts.cooccurrence.gpu.counter import DeviceCounter
 
         counter = DeviceCounter(ids, layout, config, survey, options, device)

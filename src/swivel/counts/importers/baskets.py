@@ -19,6 +19,7 @@ from swivel.corpus.vocabulary import to_label
 from swivel.counts.block_layout import Ints, UnitCells
 from swivel.counts.importers.context import PIECE, ImportContext, Place, number_places, open_spill
 from swivel.counts.importers.import_config import SEPARATORS
+from swivel.counts.shards import shard_ranges, start_shards
 from swivel.errors import CountsError
 
 _ITEMS = 1 << 24  # items paired at a time: their arrays take 0.6 GiB
@@ -121,17 +122,12 @@ class BasketSpill:
     def _blocks(self) -> Iterator[tuple[Ints, Ints]]:
         """Yield blocks of whole baskets: items, and for each the number of items after it in its basket."""
         items, lengths = (file.open() for file in self.files)
-        ends = np.cumsum(lengths, dtype=np.int64)
-        first = 0  # basket
-        begin = 0  # item
-
-        while first < len(lengths):
-            last = max(int(np.searchsorted(ends, begin + _ITEMS, "right")), first + 1)
-            end = int(ends[last - 1])
-            after = np.repeat(ends[first:last], lengths[first:last]) - np.arange(begin, end) - 1
+        offsets = start_shards(lengths.astype(np.int64))
+        for first, last in shard_ranges(offsets, _ITEMS):
+            ends = offsets[0, first + 1 : last + 1]
+            begin, end = offsets[0, [first, last]].tolist()
+            after = np.repeat(ends, lengths[first:last]) - np.arange(begin, end) - 1
             yield items[begin:end].astype(np.int64), after
-            first = last
-            begin = end
 
     def pieces(self, threads: int) -> Iterator[UnitCells]:
         """Yield the cells of all pairs of a block of baskets, summed within the block; `threads` is not used."""
@@ -155,11 +151,8 @@ def _count_pairs(items: Ints, after: Ints) -> Iterator[UnitCells]:
 
     # The cells of an item are at most its pairs, and at most one per item.
     pairs = np.concatenate([[0], np.cumsum(after[places])])[starts]
-    cells = np.concatenate([[0], np.cumsum(np.minimum(np.diff(pairs), size))])
-    first = 0
-    while first < size:
-        last = max(int(np.searchsorted(cells, cells[first] + PIECE, "right")) - 1, first + 1)
-        block = np.empty((3, int(cells[last] - cells[first])), np.int64)
-        length = kernels.count_pairs(items, after, places, starts, (first, last), block)
+    cells = start_shards(np.minimum(np.diff(pairs), size))
+    for span in shard_ranges(cells, PIECE):
+        block = np.empty((3, int(np.diff(cells[0, list(span)])[0])), np.int64)
+        length = kernels.count_pairs(items, after, places, starts, span, block)
         yield block[0, :length], block[1, :length], block[2, :length]
-        first = last

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from swivel.config import TrainConfig
 from swivel.counts import BlockCells, Matrix
-from swivel.training.objective import Loss, Optimizer, choose_optimizer
+from swivel.training.objective import Loss
 from swivel.training.schedule import Block
 from swivel.training.zero_sampling import ZeroSampling
 
@@ -79,11 +79,6 @@ class BackendSettings:
     dtype: str = "float32"  # of the operands of the matrix products
     threads: int = 1
     memory: int | None = None  # bytes of device memory to use; None: all that is free
-
-    @property
-    def optimizer(self) -> Optimizer:
-        """Settings of the optimizer."""
-        return choose_optimizer(self.config)
 
     def find_decays(self, offsets: Any, side: int) -> Any:
         """Return the weight decay of each row (side 0) or column (side 1) from the offsets, an array or a tensor.

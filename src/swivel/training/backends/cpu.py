@@ -133,7 +133,9 @@ class CpuBackend(ArrayBackend):
 
     def update(self, side: ParameterBlock, total: Any, size: int, decay: Any, learning_rate: float) -> None:
         rest = _add_decays(side, total, size, decay)
-        update_parameters(side.vectors, side.state, total, 1 / size, rest, learning_rate, self.settings.optimizer)
+        update_parameters(
+            side.vectors, side.state, total, 1 / size, rest, learning_rate, self.settings.config.accumulator_decay
+        )
 
     def add_gradients(self, cells: BlockCells, sides: Sides, seed: Sequence[int]) -> Gradients:
         rows, columns = sides

@@ -54,4 +54,4 @@ class ReferenceBackend(ArrayBackend):
     @np.errstate(over="ignore", invalid="ignore")
     def update(self, side: ParameterBlock, total: Any, size: int, decay: Any, learning_rate: float) -> None:
         gradient = self.mean_gradient(side, total, size, decay)
-        update_parameters(side.vectors, side.state, gradient, learning_rate, self.settings.optimizer)
+        update_parameters(side.vectors, side.state, gradient, learning_rate, self.settings.config.accumulator_decay)

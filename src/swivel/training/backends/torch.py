@@ -80,7 +80,7 @@ class TorchBackend(ArrayBackend):
 
     def update(self, side: ParameterBlock, total: Any, size: int, decay: Any, learning_rate: float) -> None:
         gradient = self.mean_gradient(side, total, size, decay)
-        update_parameters(side.vectors, side.state, gradient, learning_rate, self.settings.optimizer)
+        update_parameters(side.vectors, side.state, gradient, learning_rate, self.settings.config.accumulator_decay)
 
     def _run_panel(self, panel: RowPanel, observed: list[Tensor], sides: Sides, out: tuple[Tensor, Tensor]) -> Loss:
         """Add the gradients of a panel's rows and columns to `out` and return the loss of its cells."""

@@ -35,7 +35,7 @@ from swivel.training.backends import ParameterBlock, Step
 from swivel.training.backends.base import Gradients
 from swivel.training.distributed.leases import Part, find_parts
 from swivel.training.executor import Sides, TrainingJob
-from swivel.training.objective import ADAGRAD, Loss, Optimizer, choose_optimizer
+from swivel.training.objective import Loss
 from swivel.training.objective_numba import update_parameters
 from swivel.training.schedule import Block
 from swivel.training.training_plan import TrainingPlan
@@ -74,15 +74,15 @@ class Server:
     [True, False]
     """
 
-    def __init__(self, optimizer: Optimizer = ADAGRAD) -> None:
+    def __init__(self, accumulator_decay: float = 1.0) -> None:
         self._blocks: dict[Part, ServedBlock] = {}
-        self._optimizer = optimizer
+        self._accumulator_decay = accumulator_decay
 
         # Compile the kernel before the first push, for read-only gradients: arrays that Ray delivers are read-only.
         values = np.ones((1, 1), np.float32)
         gradient = np.ones((1, 1), np.float32)
         gradient.flags.writeable = False
-        update_parameters(values, np.ones(1, np.float32), gradient, 1.0, 0.0, 0.1, optimizer)
+        update_parameters(values, np.ones(1, np.float32), gradient, 1.0, 0.0, 0.1, accumulator_decay)
 
     def hold(self, part: Part, vectors: Array, state: Array, applied: Iterable[int], run_id: int) -> None:
         """Store a copy of a block, with the gradients that it already has in this run."""
@@ -110,7 +110,7 @@ class Server:
         if run_id < block.run_id or other in block.applied:
             return False
 
-        update_parameters(block.vectors, block.state, gradient, 1.0, 0.0, learning_rate, self._optimizer)
+        update_parameters(block.vectors, block.state, gradient, 1.0, 0.0, learning_rate, self._accumulator_decay)
         block.applied.add(other)
         return True
 
@@ -136,7 +136,7 @@ class ServerPool:
 
     def _create(self) -> Any:
         options = {"num_cpus": 0, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
-        return self._ray.remote(Server).options(**options).remote(choose_optimizer(self._job.config))
+        return self._ray.remote(Server).options(**options).remote(self._job.config.accumulator_decay)
 
     def hold(self, sides: Sides) -> None:
         """Copy the parameters and send them to the servers."""

@@ -37,7 +37,7 @@ from swivel.training.backends.triton.device_cells import CellFeed, DeviceCells, 
 from swivel.training.backends.triton.launch import Batch, Parameters, StepLauncher
 from swivel.training.backends.triton.memory_plan import USED_SHARE, Banks, DeviceMemoryEstimate, arrange
 from swivel.training.backends.triton.parameter_swap import Pair, ParameterStore, Placement
-from swivel.training.objective import Loss, Optimizer
+from swivel.training.objective import Loss
 from swivel.training.schedule import Block
 
 Tensor = torch.Tensor
@@ -165,7 +165,7 @@ class TritonBackend(Backend):
                 host=self._host,
                 groups=self._store.groups,
             )
-            cells.take(matrix.stored)
+            cells.take(matrix)
             self._feed = CellFeed(cells, max_blocks)
             self._prepared.clear()
             if self.device.type == "cuda":
@@ -226,10 +226,10 @@ class TritonBackend(Backend):
     def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> PendingLosses:
         """Submit all steps to the device, or none if `should_stop` returns true."""
         with self._on_device():
-            return self._run([] if should_stop() else steps, self.settings.optimizer)
+            return self._run([] if should_stop() else steps, self.settings.config.accumulator_decay)
 
-    def _run(self, steps: Sequence[Step], optimizer: Optimizer | None) -> PendingLosses:
-        """Submit steps; without an optimizer, compute only the gradients (`StepLauncher.run`)."""
+    def _run(self, steps: Sequence[Step], accumulator_decay: float | None) -> PendingLosses:
+        """Submit steps; without a decay, compute only the gradients (`StepLauncher.run`)."""
         totals = torch.empty(len(steps), 2, dtype=torch.float64, device=self.device)
         shards: list[ShardCells] = []
         feed = self._feed
@@ -239,7 +239,7 @@ class TritonBackend(Backend):
             for batch in self._batches([step.block for step in group_steps], groups):
                 losses = totals[len(shards) : len(shards) + len(batch.shards)]
                 # All steps have the same learning rate.
-                self._launcher.run(batch, steps[0].learning_rate, feed.load(batch.copies), losses, optimizer)
+                self._launcher.run(batch, steps[0].learning_rate, feed.load(batch.copies), losses, accumulator_decay)
                 feed.release()
                 shards += batch.shards
             self._store.release()

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from swivel.counts.builder import STORED_BYTES
 from swivel.counts.matrix_cells import MatrixCells
+from swivel.counts.shards import shard_ranges
 from swivel.errors import TrainingError
 from swivel.runtime.resources import format_bytes
 from swivel.training.backends.triton.cuda_streams import (
@@ -115,8 +116,8 @@ class DeviceCells:
     def take(self, stored: MatrixCells) -> None:
         """Read and sort the cells of a whole matrix: count them, allocate memory for them, and sort them in groups."""
         blocks = self.layout.blocks
-        self.symmetric = stored.symmetric and blocks[0] == blocks[1]
-        total = int(stored.offsets[-1])
+        self.symmetric = stored.layout.symmetric and blocks[0] == blocks[1]
+        total = len(stored.arrays.counts)
 
         # Reading uses at most an eighth of the temporary memory, and so do the stored cells. If they take more, they
         # are copied to the device again for every group.
@@ -219,16 +220,11 @@ class DeviceCells:
         return kept_at
 
     def _groups(self) -> Iterator[tuple[int, int]]:
-        """Yield ranges of shards that are sorted together: as many as fit, but at least one."""
+        """Return ranges of shards that are sorted together: as many as fit, but at least one."""
         cells = 0 if self.on_host else int(self._begins[-1]) * self.entry_bytes
         limit = min(GROUP, (self.temporary_bytes - self._reading_bytes - cells) / SORT_BYTES)
 
-        first, count = 0, len(self._begins) - 1
-        while first < count:
-            last = int(np.searchsorted(self._begins, self._begins[first] + limit, side="right")) - 1
-            last = min(max(last, first + 1), count)
-            yield first, last
-            first = last
+        return shard_ranges(self._begins[None], limit)
 
     def _fill_group(self, source: _StoredCells, pieces: Sequence[tuple[int, int]], first: int, last: int) -> None:
         """Sort the entries of the shards `first` to `last` and write their slots, positions and counts."""
@@ -298,7 +294,7 @@ class _StoredCells:
         self._kept: dict[str, Tensor] = {}
         if keep:
             self._kept = {name: self._get(name, 0, None) for name in ("positions", "counts")}
-        self._offsets = self._put(np.array(stored.offsets, np.int64))
+        self._offsets = self._put(np.array(stored.arrays.offsets[0]))
 
     def read(self, first: int, last: int) -> Iterator[_Cells]:
         """Yield the cells `first` to `last` of the stored matrix, and their mirrors."""
@@ -308,14 +304,15 @@ class _StoredCells:
 
         # Stored shard (i, j) has rows i, i + row_blocks, ...: recover the row and column of every cell.
         shards = torch.searchsorted(self._offsets, torch.arange(first, last, device=self._device), right=True) - 1
-        old_i, old_j = shards // stored.blocks[1], shards % stored.blocks[1]
-        rows = old_i + ((positions >> 16) & 0xFFFF) * stored.blocks[0]
-        columns = old_j + (positions & 0xFFFF) * stored.blocks[1]
+        layout = stored.layout
+        old_i, old_j = shards // layout.column_blocks, shards % layout.column_blocks
+        rows = old_i + ((positions >> 16) & 0xFFFF) * layout.row_blocks
+        columns = old_j + (positions & 0xFFFF) * layout.column_blocks
         off = old_i != old_j  # shards on the diagonal have both mirrors already
         del positions, shards, old_i, old_j  # frees device memory before the next arrays are made
 
         yield self._place(rows, columns, counts)
-        if stored.symmetric:
+        if layout.symmetric:
             yield self._place(columns[off], rows[off], counts[off])
 
     def _place(self, rows: Tensor, columns: Tensor, counts: Tensor) -> _Cells:

@@ -20,7 +20,6 @@ from swivel.training.backends.base import BackendSettings
 from swivel.training.backends.triton import step_kernels as kernels
 from swivel.training.backends.triton.device_cells import Copies, EntryArrays, ShardCells
 from swivel.training.backends.triton.slot_layout import KernelTile, SlotLayout
-from swivel.training.objective import Optimizer
 
 if TYPE_CHECKING:
     from swivel.training.backends.triton.hopper import HopperGradient
@@ -126,11 +125,16 @@ class StepLauncher:
         return Batch(shards, copies, table, runs, search_steps)
 
     def run(
-        self, batch: Batch, learning_rate: float, cells: EntryArrays, totals: Tensor, optimizer: Optimizer | None
+        self,
+        batch: Batch,
+        learning_rate: float,
+        cells: EntryArrays,
+        totals: Tensor,
+        accumulator_decay: float | None,
     ) -> None:
         """Submit a batch and write the losses of its blocks to `totals`.
 
-        Without an optimizer, the gradients replace the vectors.
+        Without a decay of the accumulators, the gradients replace the vectors.
         totals: (blocks, 2) float64. Observed loss; unobserved loss in units of log 2.
         """
         n, layout, p = len(batch.shards), self.layout, self.parameters
@@ -154,7 +158,7 @@ class StepLauncher:
         kernels.update[triton.cdiv(max(rows, columns), rows_per_program), n, 2](
             p.vectors, p.state, p.mirror, p.offsets, gradients, batch.table, losses, totals,
             n, rows, columns, losses.shape[1], *self._decay, learning_rate,
-            OPTIMIZER=optimizer, BY_SUM=self.settings.config.decay_power != 0,
+            DECAY=accumulator_decay, BY_SUM=self.settings.config.decay_power != 0,
             D=layout.dim, P=width, PP=padded_width, ROWS=rows_per_program, SIZE=SUMMED_LOSSES,
         )  # fmt: skip
 

@@ -24,8 +24,8 @@ Symbols:
 - `table` has a line of int64 for every shard; `slot_layout.FIELDS` names its columns.
 - BY_SUM: the weight decay of a vector is weight_decay * (sum of its counts)^decay_power. The sum follows from the
   vector's offset and from that of a sum of 1, `unit0` for rows of the matrix and `unit1` for its columns.
-- OPTIMIZER are the settings of the optimizer, a tuple; None: `update` writes the gradients in place of the vectors, and
-  no state.
+- DECAY is the share of the accumulators that an update keeps; None: `update` writes the gradients in place of the
+  vectors, and no state.
 - FAST uses the hardware approximations of exp2, log2 and 1/x.
 """
 # mypy: disallow_untyped_defs=False, disallow_incomplete_defs=False, disallow_untyped_calls=False
@@ -179,7 +179,7 @@ def gradient(
 @triton.jit
 def update(
     vectors, state, V, offsets, gradients, table, losses, totals, shards, apart0, apart1, pairs, weight_decay,
-    decay_power, unit0, unit1, learning_rate, OPTIMIZER: tl.constexpr, BY_SUM: tl.constexpr, D: tl.constexpr,
+    decay_power, unit0, unit1, learning_rate, DECAY: tl.constexpr, BY_SUM: tl.constexpr, D: tl.constexpr,
     P: tl.constexpr, PP: tl.constexpr, ROWS: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """Update both sides of every shard, and sum up the losses of the shard.
@@ -223,10 +223,10 @@ def update(
     else:
         g += weight_decay * w
 
-    if OPTIMIZER is None:
+    if DECAY is None:
         tl.store(vectors + at, g, mask=mask)
     else:
-        rate = find_rate(state + row, is_row, tl.sum(g * g, 1) / D, learning_rate, OPTIMIZER)
+        rate = find_rate(state + row, is_row, tl.sum(g * g, 1) / D, learning_rate, DECAY)
         w -= rate[:, None] * g
         tl.store(vectors + at, w, mask=mask)
         tl.store(V + padded_at, w.to(V.dtype.element_ty), mask=mask)
