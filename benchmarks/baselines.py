@@ -1,5 +1,6 @@
-"""Train the methods that Swivel is compared with on the same tokens: gensim's SGNS, CBOW and FastText, and GloVe.
+"""Train the methods that Swivel is compared with: gensim's SGNS, CBOW and FastText, GloVe, and an SVD of PPMI.
 
+All read the same tokens.
 For each method: wall and CPU seconds of the whole job (raw text to vectors) and of training, the eight figures, and,
 outside the repository (`--answers`), what the method answers to every item. One result file per method
 (`headline/sgns`, ...), so that they can be made one after the other or on different machines.
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.sparse.linalg
 
 import swivel
 from answers import figures_by_half, write_answers
@@ -49,7 +51,8 @@ MEASURES = (
     "swivel.evaluation.scores",
 )
 
-METHODS = ("sgns", "cbow", "fasttext", "glove")
+METHODS = ("sgns", "cbow", "fasttext", "glove", "svd")
+SMOOTHING = 0.75  # power of the sums of contexts for the SVD of PPMI (Levy, Goldberg and Dagan 2015)
 # fastText's are those of its paper (Bojanowski et al. 2017); the others are those of the Swivel paper.
 SETTINGS: dict[str, dict[str, Any]] = {
     "sgns": {"window": 10},
@@ -80,8 +83,9 @@ def run_method(method: str, files: list[Path], matrix: Matrix, arguments: argpar
     """Train one method and evaluate it."""
     started, cpu_before = time.perf_counter(), cpu_seconds()
     with PrivateMemory() as memory:
-        if method == "glove":
-            vectors, described = run_glove(files, matrix, arguments)
+        if method in ("glove", "svd"):
+            run = run_glove if method == "glove" else run_svd
+            vectors, described = run(files, matrix, arguments)
             extended = vectors
         else:
             vectors, extended, described = run_gensim(method, files, matrix, arguments)
@@ -190,6 +194,29 @@ def run_glove(
         "what": "GloVe's objective and optimizer, experiments/glove.py; counts by Swivel",
         "settings": asdict(config),
         "losses": [round(loss, 6) for loss in losses],
+        "counting_seconds": round(counting, 1),
+        "training_seconds": round(time.perf_counter() - started, 1),
+    }
+
+
+def run_svd(files: list[Path], matrix: Matrix, arguments: argparse.Namespace) -> tuple[swivel.Vectors, dict[str, Any]]:
+    """Factorize the PPMI of the counts with the settings of Levy, Goldberg and Dagan (2015)."""
+    started = time.perf_counter()
+    options = RunOptions(threads=arguments.threads, overwrite=True)
+    counted = swivel.count(files, work_folder() / "baselines-svd", recipe="fast", options=options)
+    counting = time.perf_counter() - started
+
+    started = time.perf_counter()
+    cells = scipy.sparse.coo_array(counted.to_scipy())
+    rows, columns = cells.coords
+    contexts = counted.column_sums**SMOOTHING
+    pmi = np.log(cells.data * contexts.sum() / (counted.row_sums[rows] * contexts[columns]))
+    ppmi = scipy.sparse.csr_array((np.maximum(pmi, 0).astype(np.float32), (rows, columns)), shape=cells.shape)
+    ppmi.eliminate_zeros()
+    left, values, _ = scipy.sparse.linalg.svds(ppmi, arguments.dim, rng=np.random.default_rng(1))
+    return swivel.Vectors(VectorTable(matrix.rows, (left * np.sqrt(values)).astype(np.float32))), {
+        "what": f"SVD of positive PMI, SciPy {scipy.__version__}; counts by Swivel",
+        "settings": {"smoothing": SMOOTHING, "power": 0.5, "dim": arguments.dim},
         "counting_seconds": round(counting, 1),
         "training_seconds": round(time.perf_counter() - started, 1),
     }

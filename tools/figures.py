@@ -44,6 +44,7 @@ BASELINE_ROWS = {
     "sgns": "SGNS, gensim",
     "cbow": "CBOW, gensim",
     "glove": "GloVe",
+    "svd": "SVD of PPMI",
 }
 # All methods on the first 40 MB of the corpus, where fastText can be trained within minutes.
 SMALL_ROWS = {
@@ -53,6 +54,7 @@ SMALL_ROWS = {
     "cbow": "CBOW, gensim",
     "fasttext": "fastText, gensim",
     "glove": "GloVe",
+    "svd": "SVD of PPMI",
 }
 # Tables that were looked at only after the rule of the recipe was committed (3f6a956), and the others.
 KEPT_APART = ("steam", "movietweetings", "retailrocket", "anime", "book_crossing")
