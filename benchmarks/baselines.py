@@ -1,9 +1,8 @@
 """Train the methods that Swivel is compared with: gensim's SGNS, CBOW and FastText, GloVe, and an SVD of PPMI.
 
-All read the same tokens.
-For each method: wall and CPU seconds of the whole job (raw text to vectors) and of training, the eight figures, and,
-outside the repository (`--answers`), what the method answers to every item. One result file per method
-(`headline/sgns`, ...), so that they can be made one after the other or on different machines.
+All read the same tokens. For each method: wall and CPU seconds of the whole job (raw text to vectors) and of training,
+the eight figures, and, outside the repository (`--answers`), what the method answers to every item. One result per
+method (`headline/sgns`, ...), so that they can be made one after the other or on different machines.
 
 FastText has a vector for every word, so all pairs of the similarity sets count for it, with vectors guessed from the
 spelling for words that are not in the vocabulary. Analogies are answered from the vocabulary for every method.
