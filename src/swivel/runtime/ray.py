@@ -39,11 +39,12 @@ _FRAME_HEADER_BYTES = 9
 
 
 class Node(NamedTuple):
-    """A machine of the cluster: its address, its cores and the memory that Ray grants to tasks."""
+    """A machine of the cluster: its address, its cores, the memory that Ray grants to tasks, and its GPUs."""
 
     address: str
     cores: float
     memory_bytes: int
+    gpus: float = 0.0
 
 
 @contextlib.contextmanager
@@ -130,7 +131,8 @@ def await_nodes(ray: Any, *, seconds: float = NO_CORES_SECONDS) -> list[Node]:
         for node in check_node(ray):
             resources = node["Resources"]
             if node["Alive"] and resources.get("CPU", 0) >= 1:
-                nodes.append(Node(node["NodeManagerAddress"], resources["CPU"], int(resources.get("memory", 0))))
+                memory = int(resources.get("memory", 0))
+                nodes.append(Node(node["NodeManagerAddress"], resources["CPU"], memory, resources.get("GPU", 0.0)))
 
         if nodes:
             return nodes

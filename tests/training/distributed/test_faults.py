@@ -182,12 +182,12 @@ def test_a_killed_command_resumes_when_it_is_started_again(planted: Matrix, addr
     assert trained.history[-1].mean < 1.5 * alone.history[-1].mean
 
 
-def train_and_kill(name: str, matrix: Matrix, out: Path) -> tuple[int, str, str, list[Path]]:
+def train_and_kill(name: str, matrix: Matrix, out: Path, *flags: str) -> tuple[int, str, str, list[Path]]:
     """Train on a local cluster and kill a process of it; return status, output, errors and the scratch files left."""
     temporary = Path("/tmp") / f"swivel-ray-{os.getpid()}"  # a short name: paths of sockets have a length limit
     temporary.mkdir()
     command = [sys.executable, "-m", "swivel", "train", str(matrix.path), "-o", str(out), "--dim", "8"]
-    command += ["--block-size", "11", "--epochs", "1000000", "--ray", "local", "--workers", "1"]
+    command += ["--block-size", "11", "--epochs", "1000000", "--ray", "local", "--workers", "1", *flags]
     environment = {**os.environ, **NOTICED, "TMPDIR": str(temporary)}
     environment.pop("RAY_ADDRESS", None)
 
@@ -224,7 +224,7 @@ def test_a_killed_node_of_a_local_cluster_ends_the_command_with_one_line(planted
 @pytest.mark.slow
 @needs_proc
 def test_a_killed_control_service_of_a_local_cluster_ends_the_command(planted: Matrix, tmp_path: Path) -> None:
-    status, output, errors, _ = train_and_kill("gcs_server", planted, tmp_path / "out")
+    status, output, errors, _ = train_and_kill("gcs_server", planted, tmp_path / "out", "--asynchronous")
     assert status == 1
     assert output == ""
     assert "Failed to connect to GCS within 10 seconds" in errors  # Ray itself ends the process.

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from time import monotonic as now
 
-from swivel._version import __version__
-from swivel.errors import ClusterError, ConfigError
+from swivel.errors import ClusterError
 from swivel.runtime.numbers import plural
 from swivel.runtime.options import ClusterConfig
 from swivel.runtime.ray import await_nodes, check_node, connect
 from swivel.runtime.resources import format_bytes
 from swivel.training.backends import Step
+from swivel.training.distributed.cluster_setup import count_places, make_setup
 from swivel.training.distributed.leases import Leases
 from swivel.training.distributed.parameter_server import Result, ServerPool, WorkerPool
 from swivel.training.executor import CompletedSteps, Executor, Sides, TrainingJob
@@ -41,7 +41,8 @@ class AsyncExecutor(Executor):
         self.blocks = 0  # trained so far
         self.moved = 0  # bytes between workers and servers
         self._resources = ExitStack()
-        cores = None if config.workers is None else config.workers * config.worker_threads
+        self._threads = config.worker_threads or 1
+        cores = None if config.workers is None else config.workers * self._threads
 
         # Connect here and not in `begin`: Ray installs a SIGTERM handler, which the loop then replaces by its own.
         self._ray = self._resources.enter_context(connect(address, cores=cores))
@@ -52,28 +53,16 @@ class AsyncExecutor(Executor):
         self._servers = ServerPool(self._ray, config, job)
         self._resources.callback(self._servers.close)
 
-        path = job.matrix.path
-        if path is None:
-            raise ConfigError(
-                "training on Ray needs a matrix in a folder that all nodes see: save it, or pass out", argument="out"
-            )
-        setup = path.resolve(), job.matrix.fingerprint, job.config, job.plan, config.worker_threads, __version__
         gpus = config.worker_gpus if job.plan.device.startswith("cuda") else 0.0
         rows, columns = job.blocks
-        workers = min(config.workers or self._count_places(), rows * columns)  # Others would have nothing to do.
-        self._workers = WorkerPool(self._ray, config, gpus, setup, workers)
+        places = config.workers or max(1, count_places(await_nodes(self._ray), self._threads, gpus))
+        workers = min(places, rows * columns)  # Others would have nothing to do.
+        self._workers = WorkerPool(self._ray, config, gpus, make_setup(job, self._threads), workers)
         self._resources.callback(self._workers.close)
 
         self._last_progress = now()
         while not self._workers.ready:
             self._wait_for_results()
-
-    def _count_places(self) -> int:
-        """Return the number of workers that the cores of the cluster, and its GPUs if needed, allow."""
-        places = sum(int(node.cores) // self.config.worker_threads for node in await_nodes(self._ray))
-        if self._job.plan.device.startswith("cuda"):
-            places = min(places, int(self._ray.cluster_resources().get("GPU", 0) / self.config.worker_gpus))
-        return max(1, places)
 
     def hold(self, sides: Sides | None) -> None:
         assert sides is not None
@@ -163,7 +152,7 @@ class AsyncExecutor(Executor):
             failure = f"; the last failure was: {workers.failure}" if workers.failure else ""
             raise ClusterError(
                 f"no progress for {idle:.0f} s: {workers.ready} of {len(workers)} workers have joined{failure} "
-                f"(each worker needs {self.config.worker_threads} free cores; see: ray status); "
+                f"(each worker needs {self._threads} free cores; see: ray status); "
                 "run the same command again to resume from the last checkpoint"
             )
         return results

@@ -14,31 +14,25 @@ cluster has no free cores yet joins later.
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel._version import __version__
-from swivel.config import TrainConfig
-from swivel.counts import open_matrix
-from swivel.errors import ClusterError, TrainingError, first_line
+from swivel.errors import ClusterError, first_line
 from swivel.runtime.options import ClusterConfig
 from swivel.runtime.ray import await_reply, fetch, kill_actor
-from swivel.storage.lock import scratch_folder
 from swivel.training.backends import ParameterBlock, Step
 from swivel.training.backends.base import Gradients
+from swivel.training.distributed.cluster_setup import ActorSetup
 from swivel.training.distributed.leases import Part, find_parts
 from swivel.training.executor import Sides, TrainingJob
 from swivel.training.objective import ADAGRAD, Loss, Optimizer, choose_optimizer
 from swivel.training.objective_numba import update_parameters
 from swivel.training.schedule import Block
-from swivel.training.training_plan import TrainingPlan
 
 Array = NDArray[np.float32]
 MAX_TRANSFERS = 8  # blocks that are sent to or read from the servers at a time
@@ -250,25 +244,9 @@ class Worker:
         self._seconds = wait_seconds
         self._computing = threading.Lock()
 
-    def begin(
-        self, path: Path, fingerprint: str, config: TrainConfig, plan: TrainingPlan, threads: int, version: str
-    ) -> str:
+    def begin(self, setup: ActorSetup) -> str:
         """Open the matrix, re-block it if necessary, and create the backend; return its description."""
-        if version != __version__:
-            raise TrainingError(
-                f"a worker has Swivel {__version__}, the command has {version}; install the same version on all nodes"
-            )
-        matrix = open_matrix(path).transformed(config.transform)
-        if matrix.fingerprint != fingerprint:
-            raise TrainingError(
-                f"{path}: a worker finds another matrix there than the command; put it on storage that nodes share"
-            )
-        matrix.trust()  # The command has verified the checksums; a worker reads only what it needs.
-
-        # The re-blocked cells stay mapped although their files are removed: Ray ends a worker by killing it, and then
-        # the operating system frees them.
-        with scratch_folder(Path(tempfile.gettempdir())) as scratch:
-            job = TrainingJob(matrix, config, plan, threads, scratch)
+        with setup.open_job() as job:
             self.backend, self.job = job.open_backend()
             self.job.hold(self.backend, None)  # `gradients` gets the vectors of each block.
 
@@ -334,9 +312,9 @@ class _PoolWorker:
 
 
 class WorkerPool:
-    """The workers of a run; `setup` are the arguments of `Worker.begin`."""
+    """The workers of a run."""
 
-    def __init__(self, ray: Any, config: ClusterConfig, gpus: float, setup: tuple[Any, ...], count: int) -> None:
+    def __init__(self, ray: Any, config: ClusterConfig, gpus: float, setup: ActorSetup, count: int) -> None:
         self._ray = ray
         self._config = config
         self._gpus = gpus
@@ -356,14 +334,14 @@ class WorkerPool:
 
     def _create(self) -> _PoolWorker:
         options = {
-            "num_cpus": self._config.worker_threads,
+            "num_cpus": self._setup.threads,
             "num_gpus": self._gpus,
             "max_restarts": 0,
             "max_concurrency": self._config.ahead,
             "scheduling_strategy": "SPREAD",
         }
         handle = self._ray.remote(Worker).options(**options).remote(self._config.lease_seconds)
-        return _PoolWorker(handle, handle.begin.remote(*self._setup))
+        return _PoolWorker(handle, handle.begin.remote(self._setup))
 
     def replace(self, number: int) -> None:
         """Kill a worker, which drops its blocks, and start another one in its place."""
