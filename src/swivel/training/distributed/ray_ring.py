@@ -40,6 +40,7 @@ PLACE_SECONDS = 5.0  # Ranks that find no place for so long are tried with one l
 LOOK_SECONDS = 5.0  # between two looks for nodes that have joined
 COPY_SECONDS = 30.0  # between two copies of the parameters, or longer:
 COPY_SHARE = 0.02  # of the time is for copies at most
+MAX_SENT_STEPS = 500
 MAX_LOSSES = 5  # of ranks without a new round in between, before the run fails
 _CONTROL = "control"  # the thread of an actor that answers while a round is trained
 _GET_ADDRESS = 0x8915  # Linux: SIOCGIFADDR
@@ -203,7 +204,10 @@ class RayRingExecutor(Executor):
         self, rounds: Sequence[Sequence[Step]], should_pause: Callable[[], bool] = lambda: False
     ) -> Iterator[CompletedSteps]:
         """Let the ranks run rounds until they are done or pause; raise ClusterError if a rank is lost."""
-        work = self._ray.put((rounds, self._ahead))
+        work: Any = rounds, self._ahead
+        # Ray sends small arguments with the call; large ones once to each node.
+        if sum(map(len, rounds)) > MAX_SENT_STEPS:
+            work = self._ray.put(work)
         references = [actor.run.remote(work) for actor in self._actors]
         control = self._actors[0].poll.options(concurrency_group=_CONTROL)
         last_progress = now()
