@@ -36,6 +36,7 @@ from common import keep, make_parser, parse_arguments, work_folder
 from swivel.config import TrainConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix
+from swivel.errors import ClusterError
 from swivel.runtime.options import ClusterConfig
 from swivel.runtime.progress import Progress, Task
 from swivel.training.backends import Step
@@ -90,10 +91,11 @@ class Counting(RayRingExecutor):
     restores = 0
     seconds_lost = 0.0
 
-    def _restore(self, error: BaseException) -> None:
-        self.restores += 1
-        self.seconds_lost = max(self.seconds_lost, time.monotonic() - self._copied)
-        super()._restore(error)
+    def _start(self, error: ClusterError | None = None) -> None:
+        if error is not None:
+            self.restores += 1
+            self.seconds_lost = max(self.seconds_lost, time.monotonic() - self._copied)
+        super()._start(error)
 
 
 class Beats(Progress, Task):

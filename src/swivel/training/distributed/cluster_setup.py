@@ -75,25 +75,18 @@ def count_places(nodes: Sequence[Node], threads: int, gpus: float = 0.0) -> int:
     return places
 
 
-def choose_threads(nodes: Sequence[Node], actors: int | None, *, needs_gpu: bool) -> int:
-    """Return how many threads an actor has: as many as there is room for with this number of actors.
-
-    By default there is an actor for every GPU, or one for every node.
+def choose_threads(nodes: Sequence[Node], actors: int | None, gpus: float) -> int:
+    """Return how many threads an actor has: its share of the smallest node, or what fits with this number of actors.
 
     >>> nodes = [Node("a", 8.0, 0, 2.0), Node("b", 6.0, 0, 1.0)]
-    >>> choose_threads(nodes, None, needs_gpu=True), choose_threads(nodes, None, needs_gpu=False)
-    (4, 6)
-    >>> choose_threads(nodes, 3, needs_gpu=False)
-    4
+    >>> choose_threads(nodes, None, gpus=1.0), choose_threads(nodes, None, gpus=0.0), choose_threads(nodes, 3, gpus=0.0)
+    (4, 6, 4)
     """
-    if needs_gpu:
-        nodes = [node for node in nodes if node.gpus >= 1]
-        if not nodes:
-            raise ClusterError("the cluster has no GPU; set device to cpu, or see: ray status")
-    shares = [int(node.cores / node.gpus if needs_gpu else node.cores) for node in nodes]
-    if needs_gpu or actors is None:
+    shares = [int(node.cores / node.gpus if gpus else node.cores) for node in nodes if node.gpus >= gpus]
+    if not shares:
+        raise ClusterError("the cluster has no GPU; set device to cpu, or see: ray status")
+    if gpus or actors is None:
         return max(1, min(shares))
-    for threads in range(max(shares), 1, -1):
-        if count_places(nodes, threads) >= actors:
-            return threads
-    return 1
+    return max(
+        threads for threads in range(1, max(shares) + 1) if threads == 1 or count_places(nodes, threads) >= actors
+    )

@@ -9,10 +9,6 @@ the copy, and repeats these rounds. With other numbers of ranks they have the sa
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
-import struct
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -43,7 +39,6 @@ COPY_SHARE = 0.02  # of the time is for copies at most
 MAX_SENT_STEPS = 500
 MAX_LOSSES = 5  # of ranks without a new round in between, before the run fails
 _CONTROL = "control"  # the thread of an actor that answers while a round is trained
-_GET_ADDRESS = 0x8915  # Linux: SIOCGIFADDR
 
 
 class Rank:
@@ -54,13 +49,10 @@ class Rank:
         self._is_pausing = False
 
     def find_host(self) -> str:
-        """Return the address of this machine in the cluster; gloo uses the network that has it."""
+        """Return the address of this machine in the cluster."""
         import ray
 
-        address: str = ray.util.get_node_ip_address()
-        if name := find_interface(address):
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
-        return address
+        return str(ray.util.get_node_ip_address())
 
     def open_store(self, host: str, ranks: int, seconds: float) -> int:
         """Start the store at which the ranks meet, in the first one; return its port."""
@@ -108,21 +100,6 @@ def _open_store(host: str, port: int, ranks: int, seconds: float, *, is_first: b
     return dist.TCPStore(host, port, ranks, is_first, patience, wait_for_workers=False)  # type: ignore[attr-defined]
 
 
-def find_interface(address: str) -> str:
-    """Return the name of the network interface with an address, or "" where it cannot be found out."""
-    if sys.platform != "linux":
-        return ""
-    import fcntl
-
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as connection:
-        for _, name in socket.if_nameindex():
-            with contextlib.suppress(OSError):  # The interface has no address.
-                request = struct.pack("256s", name.encode())
-                if socket.inet_ntoa(fcntl.ioctl(connection, _GET_ADDRESS, request)[20:24]) == address:
-                    return name
-    return ""
-
-
 class RayRingExecutor(Executor):
     """The ranks of a run, as actors on Ray. One thread of the process that runs the training loop makes all calls."""
 
@@ -138,22 +115,19 @@ class RayRingExecutor(Executor):
         self._looked = now()
 
         # Connect here and not in `begin`: Ray installs a SIGTERM handler, which the loop then replaces by its own.
-        cores = None
-        if config.workers and config.worker_threads:
-            cores = config.workers * config.worker_threads
-        self._ray = self._resources.enter_context(connect(address, cores=cores))
+        cores = (config.workers or 0) * (config.worker_threads or 0)
+        self._ray = self._resources.enter_context(connect(address, cores=cores or None))
         with contextlib.ExitStack() as stack:
             stack.callback(self.close)
             nodes = await_nodes(self._ray)
             self._gpus = float(choose_backend(training)[1] == "cuda")
-            if not self._gpus and training.device == training.backend == "auto" and any(node.gpus for node in nodes):
+            if training.device == "auto" and not self._gpus and any(node.gpus for node in nodes):
                 raise ConfigError(
-                    "the nodes of the cluster have GPUs, but this machine has none: run the command on one of them, "
+                    "the cluster has GPUs, but this machine has none: run the command on a node with a GPU, "
                     "or set device to cpu",
                     argument="device",
                 )
-            needs_gpu = self._gpus > 0
-            self._threads = config.worker_threads or choose_threads(nodes, config.workers, needs_gpu=needs_gpu)
+            self._threads = config.worker_threads or choose_threads(nodes, config.workers, self._gpus)
             places = max(1, count_places(nodes, self._threads, self._gpus))
             self.ranks = min(places, config.workers or places)
             stack.pop_all()
@@ -165,16 +139,16 @@ class RayRingExecutor(Executor):
     def hold(self, sides: Sides | None) -> None:
         assert sides is not None
         self._keep(sides)
-        try:
-            self._start_ranks()
-        except ClusterError as error:
-            self._restore(error)
+        self._start()
 
     def _keep(self, sides: Sides) -> None:
         """Make these parameters the copy."""
         self._copy = sides
         self._rounds.clear()
         self._copied = now()
+
+    def _should_pause(self) -> bool:
+        return self._job.should_pause() or self._is_copy_due()
 
     def _is_copy_due(self) -> bool:
         return now() - self._copied > max(COPY_SECONDS, self._seconds_of_copy / COPY_SHARE)
@@ -191,14 +165,12 @@ class RayRingExecutor(Executor):
             if self._is_copy_due():
                 self.fetch()
             try:
-                for completed in self._run_ranks(
-                    list(pending), lambda: self._job.should_pause() or self._is_copy_due()
-                ):
+                for completed in self._run_ranks(list(pending), self._should_pause):
                     self._rounds.append(pending.popleft())
                     self._losses = 0
                     yield completed
             except ClusterError as error:
-                self._restore(error)
+                self._start(error)
 
     def _run_ranks(
         self, rounds: Sequence[Sequence[Step]], should_pause: Callable[[], bool] = lambda: False
@@ -210,72 +182,69 @@ class RayRingExecutor(Executor):
             work = self._ray.put(work)
         references = [actor.run.remote(work) for actor in self._actors]
         control = self._actors[0].poll.options(concurrency_group=_CONTROL)
-        last_progress = now()
-        running = references
 
-        while running:
-            _, running = self._ray.wait(references, num_returns=len(references), timeout=POLL_SECONDS)
-            self._check(references)
+        self._last_progress = now()
+        is_running = True
+        while is_running:
+            is_running = self._poll(references)
             reply = control.remote(should_pause())
-            completed, self.note = fetch(self._ray, reference=reply, seconds=self.config.patience_seconds)
+            completed, self.note = fetch(self._ray, reply, seconds=self.config.patience_seconds)
             if completed:
-                last_progress = now()
-            self._check_patience(last_progress)
+                self._last_progress = now()
             yield from completed
 
-    def _check(self, references: Sequence[Any]) -> None:
-        """Raise the error of a call that has failed, if any, and ClusterError if the node of this process is lost."""
-        done, _ = self._ray.wait(references, num_returns=len(references), timeout=0)
-        # A rank that is lost makes the calls of others fail, too: its own error says more.
+    def _wait(self, references: Sequence[Any]) -> list[Any]:
+        """Return the results of calls; raise ClusterError if one of them fails, or takes too long."""
+        self._last_progress = now()
+        while self._poll(references):
+            pass
+        return [fetch(self._ray, reference) for reference in references]
+
+    def _poll(self, references: Sequence[Any]) -> bool:
+        """Wait briefly for calls; return whether some are running, or raise the error of one that has failed."""
+        done, running = self._ray.wait(references, num_returns=len(references), timeout=POLL_SECONDS)
         failures = []
         for reference in done:
             try:
                 fetch(self._ray, reference)
             except ClusterError as error:
                 failures.append(error)
+        # A rank that is lost makes the calls of others fail, too: its own error says more.
         if failures:
             raise min(failures, key=lambda error: "was lost" not in str(error))
+
         check_node(self._ray)
+        idle = now() - self._last_progress
+        if running and idle > self.config.patience_seconds:
+            raise ClusterError(f"no progress for {idle:.0f} s")
+        return bool(running)
 
-    def _check_patience(self, last_progress: float) -> None:
-        if now() - last_progress > self.config.patience_seconds:
-            raise ClusterError(f"no progress for {now() - last_progress:.0f} s")
-
-    def _wait(self, references: Sequence[Any]) -> list[Any]:
-        """Return the results of calls; raise ClusterError if one of them fails, or takes too long."""
-        started = now()
-        running = references
-        while running:
-            _, running = self._ray.wait(references, num_returns=len(references), timeout=POLL_SECONDS)
-            self._check(references)
-            self._check_patience(started)
-        return [fetch(self._ray, reference) for reference in references]
-
-    def _call(self, method: str) -> list[Any]:
-        """Return the results of a method of all ranks; if one is lost, start them again first."""
+    def _call(self, method: str) -> Any:
+        """Return the result of the first rank of a method that all ranks run; if one is lost, start them again."""
         while True:
             try:
-                return self._wait([getattr(actor, method).remote() for actor in self._actors])
+                return self._wait([getattr(actor, method).remote() for actor in self._actors])[0]
             except ClusterError as error:
-                self._restore(error)
+                self._start(error)
 
-    def _restore(self, error: BaseException) -> None:
-        """Start the ranks again with the copy of the parameters, and repeat the rounds since then."""
+    def _start(self, error: ClusterError | None = None) -> None:
+        """Start the ranks with the copy of the parameters, after an error again, and repeat the rounds since then."""
         while True:
-            check_node(self._ray)
-            self._losses += 1
-            if self._losses > MAX_LOSSES:
+            if error is not None:
+                check_node(self._ray)
+                self._losses += 1
+            if error is not None and self._losses > MAX_LOSSES:
                 raise ClusterError(
                     f"ranks were lost {self._losses} times in a row ({first_line(error)}); "
                     "run the same command again to resume from the last checkpoint"
                 ) from error
             try:
                 self._start_ranks()
-                rounds = plural(len(self._rounds), "round")
-                self._job.progress.message(
-                    f"a rank was lost ({first_line(error)}): {plural(len(self._actors), 'rank')} repeat {rounds}, "
-                    f"from the copy of {now() - self._copied:.0f} s ago"
-                )
+                if error is not None:
+                    self._job.progress.message(
+                        f"a rank was lost ({first_line(error)}): {plural(len(self._actors), 'rank')} repeat "
+                        f"{plural(len(self._rounds), 'round')}, from the copy of {now() - self._copied:.0f} s ago"
+                    )
                 for _ in self._run_ranks(self._rounds):
                     pass
                 return
@@ -363,20 +332,17 @@ class RayRingExecutor(Executor):
         self.fetch()
         self._setup = replace(self._setup, plan=adapted)
         self._job.progress.message(f"going on with {plural(ranks, 'rank')} instead of {len(self._actors)}")
-        try:
-            self._start_ranks()
-        except ClusterError as error:
-            self._restore(error)
+        self._start()
         return adapted
 
     def is_finite(self) -> bool:
-        return bool(self._call("is_finite")[0])
+        return bool(self._call("is_finite"))
 
     def fetch(self) -> Sides:
         """Return all parameters, which are also the new copy."""
         started = now()
         if self._rounds:
-            rows, columns = self._call("fetch")[0]
+            rows, columns = self._call("fetch")
             self._keep((rows.map(np.array), columns.map(np.array)))
         self._seconds_of_copy = now() - started
         return self._copy
