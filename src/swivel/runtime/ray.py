@@ -141,6 +141,37 @@ def await_nodes(ray: Any, *, seconds: float = NO_CORES_SECONDS) -> list[Node]:
         time.sleep(min(POLL_SECONDS, seconds))
 
 
+def count_places(nodes: Sequence[Node], threads: int, gpus: float = 0.0) -> int:
+    """Return the number of actors with so many threads and GPUs that the nodes have room for.
+
+    >>> nodes = [Node("a", 8.0, 0, 2.0), Node("b", 5.0, 0, 0.0)]
+    >>> count_places(nodes, 2), count_places(nodes, 4, gpus=1.0), count_places(nodes, 8, gpus=0.5)
+    (6, 2, 1)
+    """
+    places = 0
+    for node in nodes:
+        by_cores = int(node.cores) // threads
+        places += min(by_cores, int(node.gpus / gpus)) if gpus else by_cores
+    return places
+
+
+def choose_threads(nodes: Sequence[Node], actors: int | None, gpus: float) -> int:
+    """Return how many threads an actor has: its share of the smallest node, or what fits with this number of actors.
+
+    >>> nodes = [Node("a", 8.0, 0, 2.0), Node("b", 6.0, 0, 1.0)]
+    >>> choose_threads(nodes, None, gpus=1.0), choose_threads(nodes, None, gpus=0.0), choose_threads(nodes, 3, gpus=0.0)
+    (4, 6, 4)
+    """
+    shares = [int(node.cores / node.gpus if gpus else node.cores) for node in nodes if node.gpus >= gpus]
+    if not shares:
+        raise ClusterError("the cluster has no GPU; set device to cpu, or see: ray status")
+    if gpus or actors is None:
+        return max(1, min(shares))
+    return max(
+        threads for threads in range(1, max(shares) + 1) if threads == 1 or count_places(nodes, threads) >= actors
+    )
+
+
 def take_results(ray: Any, references: Sequence[Any], *, idle_seconds: float = IDLE_SECONDS) -> Generator[int]:
     """Yield the indices of tasks in the order in which they end; cancel the others when the generator is closed."""
     pending = {reference: index for index, reference in enumerate(references)}

@@ -1,8 +1,9 @@
-"""Asynchronous training while workers, servers, nodes, the command or the network fail: it completes correctly."""
+"""Training on Ray while workers, servers, nodes, the command or the network fail: it completes correctly."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -116,15 +117,17 @@ def test_workers_and_servers_that_join_die_or_hang_cost_only_time(
 
     assert "1 of 2 workers" in progress.notes[0]
     assert any("2 of 2 workers" in note for note in progress.notes)
-    assert re.search(r"[2-9] servers restored", progress.notes[-1]), "a server may be lost twice"
+    assert re.search(r"servers restored [2-9] times", progress.notes[-1]), "a server may be lost twice"
     assert "replaced" in progress.notes[-1]
 
 
 class Command:
     """The training command in a separate process."""
 
-    def __init__(self, matrix: Matrix, folder: Path, address: str, workers: int = 1, **settings: Any) -> None:
-        cluster = asdict(ClusterConfig(workers=workers, servers=workers, lease_seconds=20))
+    def __init__(
+        self, matrix: Matrix, folder: Path, address: str, workers: int = 1, asynchronous: bool = True, **settings: Any
+    ) -> None:
+        cluster = asdict(ClusterConfig(workers=workers, servers=workers, lease_seconds=20, asynchronous=asynchronous))
         config = json.dumps({**SETTINGS, **settings}), json.dumps(cluster)
         environment = {**os.environ, "RAY_AUTH_MODE": "disabled"}  # The cluster belongs to the test.
         arguments = [sys.executable, str(RUNS), str(matrix.path), str(folder), address, *config]
@@ -281,6 +284,7 @@ def two_hosts(cable: str, tmp_path: Path) -> Iterator[tuple[str, str]]:
         for number, command in enumerate(
             ([*head, "--temp-dir", str(temporary)], ["ip", "netns", "exec", NAMESPACE, *second])
         ):
+            environment["GLOO_SOCKET_IFNAME"] = f"swivel{number}"  # Both hosts have the same name.
             nodes.append(_start(command, tmp_path / f"ray-{number}.txt", environment))
         yield f"{HERE}:6397", cable
     finally:
@@ -312,13 +316,24 @@ def _end(node: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.mark.slow
-def test_a_cut_network_does_not_hang_the_run(planted: Matrix, two_hosts: tuple[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_a_cut_network_does_not_hang_the_run(
+    planted: Matrix, two_hosts: tuple[str, str], tmp_path: Path, asynchronous: bool
+) -> None:
     address, cable = two_hosts
-    run = Command(planted, tmp_path / "run", address, workers=2, epochs=30)
+    settings: dict[str, Any] = {"epochs": 30} | ({} if asynchronous else {"ranks": 2})
+    run = Command(planted, tmp_path / "run", address, workers=2, asynchronous=asynchronous, **settings)
     run.wait_for(40)
     shell("ip", "link", "set", cable, "down")
     time.sleep(6)
     shell("ip", "link", "set", cable, "up")
     result = run.result()
 
-    assert result["epochs"] == result["run_ids"] == 30
+    assert result["epochs"] == 30
+    if asynchronous:
+        assert result["run_ids"] == 30
+    else:
+        config = TrainConfig(**{**SETTINGS, **settings})
+        alone = train_matrix(planted, config, folder=tmp_path / "alone", threads=1)
+        assert alone is not None
+        assert result["bits"] == hashlib.sha256(alone.rows.tobytes() + alone.columns.tobytes()).hexdigest()

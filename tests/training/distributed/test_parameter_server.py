@@ -55,7 +55,7 @@ def start_server(
 ) -> tuple[Server, np.ndarray, np.ndarray]:
     server = Server(optimizer)
     vectors, accumulators = draw(rng, 5, 4), draw(rng, 5) ** 2 + 1
-    server.hold((0, 0), vectors, accumulators, (), run_id=1)
+    server.hold((0, 0), vectors, accumulators, run_id=1)
     return server, vectors.copy(), accumulators.copy()
 
 
@@ -99,7 +99,7 @@ def serve(matrix: Matrix, count: int, dim: int = 12) -> list[LocalServer]:
             vectors = draw(rng, length, dim) * np.float32(0.3)
             part = side, block
             servers[server_of(part, count)].server.hold(
-                part, vectors, np.full(len(vectors), 1e-3, np.float32), (), run_id=1
+                part, vectors, np.full(len(vectors), 1e-3, np.float32), run_id=1
             )
     return servers
 
@@ -164,8 +164,7 @@ def test_server_copies_the_arrays_it_gets() -> None:
     server = Server()
     given = np.ones((2, 2), np.float32)
     state = np.ones(2, np.float32)
-    server.hold((0, 0), given, state, (5,), run_id=1)
-    assert not server.push((0, 0), 5, 1, given, 1.0)
+    server.hold((0, 0), given, state, run_id=1)
     assert server.push((0, 0), 6, 1, given, 1.0)
     assert (given == 1).all()
     assert (state == 1).all()

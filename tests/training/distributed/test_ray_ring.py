@@ -96,7 +96,7 @@ def test_a_node_that_joins_is_used_from_the_next_epoch_on(
     progress = Watching(lambda done: two_nodes.replace_node() if done == 10 else None)
     trained = train_matrix(planted, LONG, folder=tmp_path, threads=1, executor=executor, progress=progress)
 
-    assert "going on with 2 ranks instead of 1" in progress.messages
+    assert "going on with 2 ranks from now on" in progress.messages
     assert trained is not None
     assert trained.plan.ranks == 2
     cells = [loss.observed_cells for loss in trained.history]

@@ -1,18 +1,17 @@
-"""What the executors on Ray share: the job that every actor opens, and how many actors a cluster has room for."""
+"""What an actor on Ray needs to train a part of a job."""
 
 from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from swivel._version import __version__
 from swivel.config import TrainConfig
 from swivel.counts import open_matrix
-from swivel.errors import ClusterError, ConfigError, TrainingError
-from swivel.runtime.ray import Node
+from swivel.errors import ConfigError, TrainingError
 from swivel.storage.lock import scratch_folder
 from swivel.training.executor import TrainingJob
 from swivel.training.training_plan import TrainingPlan
@@ -59,34 +58,3 @@ def make_setup(job: TrainingJob, threads: int) -> ActorSetup:
             "training on Ray needs a matrix in a folder that all nodes see: save it, or pass out", argument="out"
         )
     return ActorSetup(path.resolve(), job.matrix.fingerprint, job.config, job.plan, threads)
-
-
-def count_places(nodes: Sequence[Node], threads: int, gpus: float = 0.0) -> int:
-    """Return the number of actors with so many threads and GPUs that the nodes have room for.
-
-    >>> nodes = [Node("a", 8.0, 0, 2.0), Node("b", 5.0, 0, 0.0)]
-    >>> count_places(nodes, 2), count_places(nodes, 4, gpus=1.0), count_places(nodes, 8, gpus=0.5)
-    (6, 2, 1)
-    """
-    places = 0
-    for node in nodes:
-        by_cores = int(node.cores) // threads
-        places += min(by_cores, int(node.gpus / gpus)) if gpus else by_cores
-    return places
-
-
-def choose_threads(nodes: Sequence[Node], actors: int | None, gpus: float) -> int:
-    """Return how many threads an actor has: its share of the smallest node, or what fits with this number of actors.
-
-    >>> nodes = [Node("a", 8.0, 0, 2.0), Node("b", 6.0, 0, 1.0)]
-    >>> choose_threads(nodes, None, gpus=1.0), choose_threads(nodes, None, gpus=0.0), choose_threads(nodes, 3, gpus=0.0)
-    (4, 6, 4)
-    """
-    shares = [int(node.cores / node.gpus if gpus else node.cores) for node in nodes if node.gpus >= gpus]
-    if not shares:
-        raise ClusterError("the cluster has no GPU; set device to cpu, or see: ray status")
-    if gpus or actors is None:
-        return max(1, min(shares))
-    return max(
-        threads for threads in range(1, max(shares) + 1) if threads == 1 or count_places(nodes, threads) >= actors
-    )

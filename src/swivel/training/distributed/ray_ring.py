@@ -24,9 +24,9 @@ from swivel.config import TrainConfig
 from swivel.errors import ClusterError, ConfigError, first_line
 from swivel.runtime.numbers import plural
 from swivel.runtime.options import ClusterConfig
-from swivel.runtime.ray import await_nodes, check_node, connect, fetch, kill_actor
+from swivel.runtime.ray import await_nodes, check_node, choose_threads, connect, count_places, fetch, kill_actor
 from swivel.training.backends import Step
-from swivel.training.distributed.cluster_setup import ActorSetup, choose_threads, count_places, make_setup
+from swivel.training.distributed.cluster_setup import ActorSetup, make_setup
 from swivel.training.executor import CompletedSteps, Executor, Sides, TrainingJob
 from swivel.training.schedule import Block
 from swivel.training.training_plan import TrainingPlan, choose_backend
@@ -36,7 +36,7 @@ PLACE_SECONDS = 5.0  # Ranks that find no place for so long are tried with one l
 LOOK_SECONDS = 5.0  # between two looks for nodes that have joined
 COPY_SECONDS = 30.0  # between two copies of the parameters, or longer:
 COPY_SHARE = 0.02  # of the time is for copies at most
-MAX_SENT_STEPS = 500
+MAX_SENT_STEPS = 500  # with a call to each rank; more are put into the store of each node
 MAX_LOSSES = 5  # of ranks without a new round in between, before the run fails
 _CONTROL = "control"  # the thread of an actor that answers while a round is trained
 
@@ -48,19 +48,16 @@ class Rank:
         self._completed: deque[CompletedSteps] = deque()
         self._is_pausing = False
 
-    def find_host(self) -> str:
-        """Return the address of this machine in the cluster."""
+    def open_store(self, ranks: int, seconds: float) -> tuple[str, int]:
+        """Open a store, at which the ranks meet if this one becomes the first; return its address."""
         import ray
 
-        return str(ray.util.get_node_ip_address())
-
-    def open_store(self, host: str, ranks: int, seconds: float) -> int:
-        """Start the store at which the ranks meet, in the first one; return its port."""
+        host = ray.util.get_node_ip_address()
         self._store = _open_store(host, 0, ranks, seconds, is_first=True)
-        return int(self._store.port)
+        return host, self._store.port
 
     def begin(
-        self, setup: ActorSetup, rank: int, ranks: int, store: tuple[str, int], seconds: float, sides: Sides | None
+        self, setup: ActorSetup, rank: int, ranks: int, seconds: float, store: tuple[str, int], sides: Sides | None
     ) -> str:
         """Meet the other ranks, get the parameters from the first one, which has them all, and describe the ring."""
         from swivel.training.distributed.ring import RingExecutor, connect_ranks
@@ -86,11 +83,9 @@ class Rank:
         self._is_pausing = self._is_pausing or pause
         return [self._completed.popleft() for _ in range(len(self._completed))], self._ring.note
 
-    def is_finite(self) -> bool:
-        return self._ring.is_finite()
-
-    def fetch(self) -> Sides | None:
-        return self._ring.fetch()
+    def call(self, method: str) -> Any:
+        """Return the result of a method of this rank of the ring."""
+        return getattr(self._ring, method)()
 
 
 def _open_store(host: str, port: int, ranks: int, seconds: float, *, is_first: bool = False) -> Any:
@@ -105,7 +100,6 @@ class RayRingExecutor(Executor):
 
     def __init__(self, address: str, config: ClusterConfig, training: TrainConfig) -> None:
         self.config = config
-        self._resources = ExitStack()
         self._actors: list[Any] = []
         self._group: Any = None  # the placement group of the actors
         self._losses = 0  # of ranks, since the last new round
@@ -114,23 +108,22 @@ class RayRingExecutor(Executor):
         self._seconds_of_copy = 0.0
         self._looked = now()
 
-        # Connect here and not in `begin`: Ray installs a SIGTERM handler, which the loop then replaces by its own.
-        cores = (config.workers or 0) * (config.worker_threads or 0)
-        self._ray = self._resources.enter_context(connect(address, cores=cores or None))
-        with contextlib.ExitStack() as stack:
-            stack.callback(self.close)
+        with ExitStack() as stack:
+            # Connect here and not in `begin`: Ray installs a SIGTERM handler, which the loop then replaces by its own.
+            cores = (config.workers or 0) * (config.worker_threads or 0)
+            self._ray = stack.enter_context(connect(address, cores=cores or None))
             nodes = await_nodes(self._ray)
+
             self._gpus = float(choose_backend(training)[1] == "cuda")
             if training.device == "auto" and not self._gpus and any(node.gpus for node in nodes):
-                raise ConfigError(
-                    "the cluster has GPUs, but this machine has none: run the command on a node with a GPU, "
-                    "or set device to cpu",
-                    argument="device",
+                problem = (
+                    "the cluster has GPUs, but this machine has none: run the command on one that has, or set device"
                 )
+                raise ConfigError(f"{problem} to cpu", argument="device")
             self._threads = config.worker_threads or choose_threads(nodes, config.workers, self._gpus)
             places = max(1, count_places(nodes, self._threads, self._gpus))
             self.ranks = min(places, config.workers or places)
-            stack.pop_all()
+            self._resources = stack.pop_all()
 
     def begin(self, job: TrainingJob) -> None:
         self._job = job
@@ -177,7 +170,6 @@ class RayRingExecutor(Executor):
     ) -> Iterator[CompletedSteps]:
         """Let the ranks run rounds until they are done or pause; raise ClusterError if a rank is lost."""
         work: Any = rounds, self._ahead
-        # Ray sends small arguments with the call; large ones once to each node.
         if sum(map(len, rounds)) > MAX_SENT_STEPS:
             work = self._ray.put(work)
         references = [actor.run.remote(work) for actor in self._actors]
@@ -223,7 +215,7 @@ class RayRingExecutor(Executor):
         """Return the result of the first rank of a method that all ranks run; if one is lost, start them again."""
         while True:
             try:
-                return self._wait([getattr(actor, method).remote() for actor in self._actors])[0]
+                return self._wait([actor.call.remote(method) for actor in self._actors])[0]
             except ClusterError as error:
                 self._start(error)
 
@@ -233,11 +225,9 @@ class RayRingExecutor(Executor):
             if error is not None:
                 check_node(self._ray)
                 self._losses += 1
-            if error is not None and self._losses > MAX_LOSSES:
-                raise ClusterError(
-                    f"ranks were lost {self._losses} times in a row ({first_line(error)}); "
-                    "run the same command again to resume from the last checkpoint"
-                ) from error
+                if self._losses > MAX_LOSSES:
+                    losses = f"ranks were lost {self._losses} times in a row ({first_line(error)})"
+                    raise ClusterError(f"{losses}; run the same command again to resume from the last checkpoint")
             try:
                 self._start_ranks()
                 if error is not None:
@@ -261,14 +251,10 @@ class RayRingExecutor(Executor):
         actors = [kind.options(**options, scheduling_strategy=strategy(self._group, n)).remote() for n in range(ranks)]
         self._actors = actors  # so that they are stopped if one is lost
 
-        hosts = self._wait([actor.find_host.remote() for actor in actors])
-        order = sorted(range(ranks), key=lambda number: (hosts[number], number))
-        self._actors = [actors[number] for number in order]
-
-        seconds = self.config.patience_seconds
-        host = hosts[order[0]]
-        (port,) = self._wait([self._actors[0].open_store.remote(host, ranks, seconds)])
-        place = ranks, (host, port), seconds
+        patience = ranks, self.config.patience_seconds
+        stores = self._wait([actor.open_store.remote(*patience) for actor in actors])
+        self._actors = [actors[number] for number in sorted(range(ranks), key=stores.__getitem__)]
+        place = *patience, min(stores)
         copy = self._ray.put(self._copy)
         references = []
         for rank, actor in enumerate(self._actors):
@@ -291,10 +277,10 @@ class RayRingExecutor(Executor):
                 sleep(POLL_SECONDS)
             check_node(self._ray)
             if now() > deadline:
+                needed = f"{self._threads} free cores{' and a GPU' if self._gpus else ''}"
                 raise ConfigError(
-                    f"no node of the cluster has had {self._threads} free cores"
-                    f"{' and a GPU' if self._gpus else ''} for {self.config.patience_seconds:.0f} s; see: ray status, "
-                    "or set worker_threads",
+                    f"no node of the cluster has had {needed} for {self.config.patience_seconds:.0f} s; "
+                    "set worker_threads, or see: ray status",
                     argument="worker_threads",
                 )
 
@@ -331,7 +317,7 @@ class RayRingExecutor(Executor):
 
         self.fetch()
         self._setup = replace(self._setup, plan=adapted)
-        self._job.progress.message(f"going on with {plural(ranks, 'rank')} instead of {len(self._actors)}")
+        self._job.progress.message(f"going on with {plural(ranks, 'rank')} from now on")
         self._start()
         return adapted
 
@@ -340,11 +326,11 @@ class RayRingExecutor(Executor):
 
     def fetch(self) -> Sides:
         """Return all parameters, which are also the new copy."""
-        started = now()
         if self._rounds:
+            started = now()
             rows, columns = self._call("fetch")
             self._keep((rows.map(np.array), columns.map(np.array)))
-        self._seconds_of_copy = now() - started
+            self._seconds_of_copy = now() - started
         return self._copy
 
     def close(self) -> None:
