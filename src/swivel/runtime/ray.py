@@ -87,7 +87,8 @@ def _join(ray: Any, address: str, cores: int | None) -> None:
     try:
         ray.init(address=address, **options)
     except (OSError, RuntimeError, ValueError) as error:  # OSError includes ConnectionError and TimeoutError.
-        raise ClusterError(f"Ray at {address}: {first_line(error)}") from error
+        hint = "; if its nodes ask for a token, set RAY_AUTH_MODE=token" if "Failed to connect" in str(error) else ""
+        raise ClusterError(f"Ray at {address}: {first_line(error)}{hint}") from error
 
 
 def _check_address(address: str) -> None:
