@@ -1,15 +1,20 @@
-"""Random kills: workers, servers and the command itself, over whole runs on a real cluster of two nodes.
+"""Random kills: ranks or workers and servers, nodes and the command itself, over whole runs on a real cluster.
 
-Every run must end, with every shard visited once an epoch and the loss within 2 % of a run that nobody disturbed. That
-every shard was visited once is proved twice: at the end of every call the servers say what they applied, which must be
-what was told and nothing else (a run that finds otherwise fails); and the observed cells of every epoch, summed over
-all lives of the command, are those of the matrix. A smoke run kills once in one short run.
+    python benchmarks/kills.py                   rotation: ranks, nodes and commands are killed
+    python benchmarks/kills.py --asynchronous    parameter servers: workers, servers and commands are killed
+
+Every run must end, with every shard visited once an epoch: the observed cells of every epoch, summed over all lives of
+the command, are those of the matrix. With rotation the vectors must be those of a run that nobody disturbed, bit for
+bit; with parameter servers the loss must be within 2 % of its, and at the end of every call the servers say what they
+applied, which must be what was told and nothing else (a run that finds otherwise fails). A smoke run kills once in one
+short run.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import json
 import os
 import random
@@ -21,6 +26,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +36,20 @@ from common import keep, make_parser, parse_arguments, work_folder
 from swivel.config import TrainConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix
+from swivel.errors import ClusterError
 from swivel.runtime.options import ClusterConfig
 from swivel.runtime.progress import Progress, Task
 from swivel.training.backends import Step
+from swivel.training.distributed import ray_ring
 from swivel.training.distributed.async_executor import AsyncExecutor
+from swivel.training.distributed.ray_ring import RayRingExecutor
 from swivel.training.executor import CompletedSteps
 from swivel.training.loop import train_matrix
 from swivel.training.schedule import Block
 
 MEASURES = (
+    "swivel.training.distributed.ray_ring",
+    "swivel.training.distributed.ring",
     "swivel.training.distributed.async_executor",
     "swivel.runtime.ray",
     "swivel.training.distributed.leases",
@@ -48,7 +59,10 @@ MEASURES = (
 )
 MARK = "SWIVEL_KILLS"  # in the environment of the processes that may be killed
 BLOCK_SIZE, DIM = 256, 64
-KINDS = ("worker", "worker", "worker", "server", "server", "driver")
+SERVED_KINDS = ("worker", "worker", "worker", "server", "server", "driver")
+ROTATED_KINDS = ("rank", "rank", "rank", "node", "driver")
+COPY_SECONDS = 2.0  # between two copies of the parameters with rotation
+NODE = {"num_cpus": 1, "object_store_memory": 100 << 20}
 LIMIT_SECONDS = 600  # for one run: more is a hang
 
 
@@ -71,6 +85,19 @@ class Audited(AsyncExecutor):
         self.audits += 1
 
 
+class Counting(RayRingExecutor):
+    """Counts how often ranks were started again, and how much work that cost at most."""
+
+    restores = 0
+    seconds_lost = 0.0
+
+    def _start(self, error: ClusterError | None = None) -> None:
+        if error is not None:
+            self.restores += 1
+            self.seconds_lost = max(self.seconds_lost, time.monotonic() - self._copied)
+        super()._start(error)
+
+
 class Beats(Progress, Task):
     """Says that the first step is done."""
 
@@ -87,17 +114,26 @@ def say(**facts: Any) -> None:
 
 
 def drive(matrix: str, folder: str, address: str, servers: str, epochs: str) -> None:
-    """Train once, as one life of a run."""
-    config = ClusterConfig(workers=2, servers=int(servers), lease_seconds=20, patience_seconds=180)
-    workers = Audited(address, config)
+    """Train once, as one life of a run; by rotation without servers."""
+    config = ClusterConfig(workers=2, servers=max(1, int(servers)), lease_seconds=20, patience_seconds=180)
     settings = TrainConfig(
         dim=DIM, block_size=BLOCK_SIZE, epochs=int(epochs), backend="cpu", dtype="float32", checkpoint_minutes=0.02
     )
+    workers: Any
+    if int(servers):
+        workers = Audited(address, config)
+    else:
+        settings = replace(settings, ranks=2, checkpoint_minutes=0.2)
+        ray_ring.COPY_SECONDS = COPY_SECONDS
+        workers = Counting(address, replace(config, worker_threads=1), settings)
     opened = open_matrix(matrix)
     trained = train_matrix(opened, settings, folder=Path(folder), threads=1, progress=Beats(), executor=workers)
     assert trained is not None
     whole = all(loss.observed_cells == opened.cell_count for loss in trained.history)
-    say(loss=trained.history[-1].mean, epochs=len(trained.history), whole=whole, audits=workers.audits)
+    names = "audits", "restores", "seconds_lost"
+    found = {name: getattr(workers, name) for name in names if hasattr(workers, name)}
+    bits = hashlib.sha256(trained.rows.tobytes() + trained.columns.tobytes()).hexdigest()
+    say(loss=trained.history[-1].mean, epochs=len(trained.history), whole=whole, bits=bits, **found)
 
 
 def make_matrix(words: int) -> Matrix:
@@ -157,9 +193,27 @@ class Life:
         return not is_hung and code == 0 and "loss" in self.last
 
 
-def run_once(matrix: Matrix, address: str, rng: random.Random, kills: int, epochs: int) -> dict[str, Any]:
+class Nodes:
+    """A cluster: a node for the command, and two others that train."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster
+
+        self.cluster = Cluster(initialize_head=True, head_node_args={**NODE, "num_cpus": 0, "include_dashboard": False})
+        self.others = [self.cluster.add_node(**NODE) for _ in range(2)]
+
+    def lose(self, number: int) -> None:
+        """Kill a node and all its processes; another one joins."""
+        self.cluster.remove_node(self.others.pop(number), allow_graceful=False)
+        self.others.append(self.cluster.add_node(**NODE))
+
+
+def run_once(
+    nodes: Nodes, matrix: Matrix, rng: random.Random, kills: int, options: argparse.Namespace
+) -> dict[str, Any]:
     """Train once, with so many kills on the way; return what came out."""
-    folder, servers = work_folder() / "kills-run", rng.choice([1, 2, 3])
+    folder, servers = work_folder() / "kills-run", rng.choice([1, 2, 3]) if options.asynchronous else 0
+    kinds, address, epochs = SERVED_KINDS if servers else ROTATED_KINDS, nodes.cluster.address, options.epochs
     shutil.rmtree(folder, ignore_errors=True)
     done: Counter[str] = Counter()
     started, life, lives = time.monotonic(), Life(matrix, folder, address, servers, epochs), 1
@@ -167,13 +221,16 @@ def run_once(matrix: Matrix, address: str, rng: random.Random, kills: int, epoch
     while life.process.poll() is None and time.monotonic() - started < LIMIT_SECONDS:
         time.sleep(0.02)
         if sum(done.values()) < kills and life.has_stepped.is_set() and time.monotonic() >= next_kill:
-            kind = rng.choice(KINDS)
+            kind = rng.choice(kinds)
             targets = [life.process.pid] if kind == "driver" else find_processes(kind)
-            if targets:
+            if kind == "node":
+                nodes.lose(rng.randrange(len(nodes.others)))
+                done[kind] += 1
+            elif targets:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(rng.choice(targets), signal.SIGKILL)
                     done[kind] += 1
-            next_kill = time.monotonic() + rng.uniform(0.05, 2.0)
+            next_kill = time.monotonic() + rng.uniform(0.05, 2.0 if servers else 12.0)
             if kind == "driver":
                 life.end()
                 life, lives = Life(matrix, folder, address, servers, epochs), lives + 1
@@ -185,6 +242,8 @@ def run_once(matrix: Matrix, address: str, rng: random.Random, kills: int, epoch
 def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--drive", nargs=5, help=argparse.SUPPRESS)
+    parser.add_argument("--asynchronous", action="store_true")
+    parser.add_argument("--minutes", type=float, default=60, help="begin no more runs after this time")
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--each", type=int, default=8, help="kills in a run")
     parser.add_argument("--seed", type=int, default=1)
@@ -197,21 +256,20 @@ def main() -> None:
         return
 
     os.environ[MARK], os.environ["RAY_USAGE_STATS_ENABLED"] = str(os.getpid()), "0"
-    from ray.cluster_utils import Cluster
-
-    node = {"num_cpus": 2, "object_store_memory": 200 << 20}
-    cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
-    cluster.add_node(**node)
-    rng, matrix = random.Random(options.seed), make_matrix(options.words)
+    rng, matrix, nodes = random.Random(options.seed), make_matrix(options.words), Nodes()
     runs: list[dict[str, Any]] = []
+    started = time.monotonic()
     try:
-        calm = [run_once(matrix, cluster.address, rng, 0, options.epochs) for _ in range(options.calm)]
+        calm = [run_once(nodes, matrix, rng, 0, options) for _ in range(options.calm)]
         print(calm, flush=True)
-        while sum(sum(found["kills"].values()) for found in runs) < options.kills:
-            runs.append(run_once(matrix, cluster.address, rng, options.each, options.epochs))
+        while (
+            sum(sum(found["kills"].values()) for found in runs) < options.kills
+            and time.monotonic() - started < options.minutes * 60
+        ):
+            runs.append(run_once(nodes, matrix, rng, options.each, options))
             print(len(runs), runs[-1], flush=True)
     finally:
-        cluster.shutdown()
+        nodes.cluster.shutdown()
 
     loss = sum(found["loss"] for found in calm) / len(calm)
     differences = [abs(found["loss"] / loss - 1) if found["ended"] else None for found in runs]
@@ -223,12 +281,15 @@ def main() -> None:
         "lives": sum(found["lives"] for found in runs),
         "runs_ended": sum(found["ended"] for found in runs),
         "runs_whole": sum(bool(found.get("whole")) for found in runs),
+        "runs_bit_for_bit": sum(found.get("bits") == calm[0]["bits"] for found in runs),
         "audits_in_last_lives": sum(found.get("audits", 0) for found in runs),
+        "restores_in_last_lives": sum(found.get("restores", 0) for found in runs),
+        "largest_loss_of_work_seconds": round(max(found.get("seconds_lost", 0.0) for found in runs), 1),
         "undisturbed_loss": loss,
         "largest_difference": max((each for each in differences if each is not None), default=None),
         "longest_seconds": max(found["seconds"] for found in runs),
     }
-    keep(options, result, name="faults/kills")
+    keep(options, result, name=f"faults/{'kills' if options.asynchronous else 'kills_rotation'}")
 
 
 if __name__ == "__main__":

@@ -366,12 +366,15 @@ def fault_tests() -> str:
     crashes, kills, fuzz = results["crashes"], results["kills"], results["fuzz"]
     killed = f"{crashes['runs_bit_for_bit']} of {crashes['runs']} runs the same, bit for bit, {crashes['kills']} kills"
     on_cluster = f"{kills['runs_whole']} of {kills['runs']} runs complete, {kills['kills']} kills"
+    ranks = results["kills_rotation"]
+    rotated = f"{ranks['runs_bit_for_bit']} of {ranks['runs']} runs the same, bit for bit, {ranks['kills']} kills"
     peaks = [f"{text['disk_bytes'] / 1e6:,.1f} MB: {text['anonymous_bytes'] / 1e6:.0f} MB" for text in texts.values()]
 
     found = {
         "crash_points": ("killed before, in and after every file operation", results["crash_points"]["passed"]),
         "crashes": ("killed or interrupted at random moments", killed),
         "kills": ("workers, servers and commands of a cluster killed", on_cluster),
+        "kills_rotation": ("ranks, nodes and commands of a cluster killed", rotated),
         "write_failures": ("every write failing in turn", results["write_failures"]["passed"]),
         "damage": ("damaged files", results["damage"]["found_or_harmless"]),
         "fuzz": ("hostile input", f"{fuzz['executions']:,} executions, {len(fuzz['findings'])} findings, mended"),

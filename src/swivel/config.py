@@ -328,7 +328,7 @@ class TrainConfig:
     device_memory: str | None = _device_memory_field()
     ranks: int | None = config_field(
         None,
-        "number of processes that the order of blocks is made for; default: as many as torchrun starts",
+        "number of processes that the order of blocks is made for; default: as many as there are",
         POSITIVE_INT,
     )
     seed: int = config_field(1, "seed of all random numbers", NATURAL)

@@ -75,7 +75,7 @@ def run_training(
     words = matrix.rows.tokens if matrix.columns_per_row else []
     words = words if needs_ngrams(vectors_config, len(words)) else []
 
-    with open_executor(options) as executor, open_output(matrix, path, executor, options) as output:
+    with open_executor(options, config) as executor, open_output(matrix, path, executor, options) as output:
         if executor.is_leader:
             load_labels(matrix)
         extended = extend_start(matrix, config, start, executor, options)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from swivel.config import POSITIVE, POSITIVE_INT, STAGES, Rule, check_fields, config_field
+from swivel.config import FLAG, POSITIVE, POSITIVE_INT, STAGES, Rule, check_fields, config_field
 from swivel.errors import ConfigError
 from swivel.runtime.progress import Progress, choose_progress
 from swivel.runtime.resources import count_cores, find_rank, free_beside_libraries, parse_bytes, return_large_arrays
@@ -21,28 +21,34 @@ _THREADS = Rule(lambda threads: POSITIVE_INT.holds(threads) and threads <= 4096,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfig:
-    """Workers, servers and time limits of training on a Ray cluster."""
+    """Processes and time limits of training on a Ray cluster."""
 
     workers: int | None = config_field(
-        None,
-        "with --ray: number of asynchronous training workers; default: as many as the cluster has cores for",
-        POSITIVE_INT,
+        None, "with --ray: number of processes that train; default: one for every GPU, or else every node", POSITIVE_INT
     )
-    servers: int = config_field(1, "with --ray: number of parameter servers", POSITIVE_INT)
-    worker_threads: int = config_field(1, "with --ray: cores per worker", POSITIVE_INT)
+    worker_threads: int | None = config_field(
+        None, "with --ray: cores per worker; default: its share of a node; with --asynchronous 1", POSITIVE_INT
+    )
+    asynchronous: bool = config_field(
+        False, "with --ray: train with parameter servers, as the paper does, instead of rotation", FLAG
+    )
+    servers: int = config_field(1, "with --asynchronous: number of parameter servers", POSITIVE_INT)
     worker_gpus: float = config_field(
-        1.0, "with --ray and --device cuda: GPUs per worker; 0.5 lets two workers share one GPU", POSITIVE
+        1.0, "with --asynchronous and --device cuda: GPUs per worker; 0.5 lets two workers share one GPU", POSITIVE
     )
     lease_seconds: float = config_field(
         60.0,
-        "with --ray: seconds after which a server that does not respond is replaced; a worker after twice as long",
+        "with --asynchronous: seconds after which a server that does not respond is replaced; a worker after twice as "
+        "long",
         POSITIVE,
     )
     patience_seconds: float = config_field(
-        600.0, "with --ray: seconds without any progress after which the run fails", POSITIVE
+        600.0,
+        "with --ray: seconds without any progress after which the run fails; ranks are started again first",
+        POSITIVE,
     )
     ahead: int = config_field(
-        2, "with --ray: blocks that a worker has at the same time; 1: no prefetching", POSITIVE_INT
+        2, "with --asynchronous: blocks that a worker has at the same time; 1: no prefetching", POSITIVE_INT
     )
 
     def __post_init__(self) -> None:

@@ -39,11 +39,12 @@ _FRAME_HEADER_BYTES = 9
 
 
 class Node(NamedTuple):
-    """A machine of the cluster: its address, its cores and the memory that Ray grants to tasks."""
+    """A machine of the cluster: its address, its cores, the memory that Ray grants to tasks, and its GPUs."""
 
     address: str
     cores: float
     memory_bytes: int
+    gpus: float = 0.0
 
 
 @contextlib.contextmanager
@@ -86,7 +87,8 @@ def _join(ray: Any, address: str, cores: int | None) -> None:
     try:
         ray.init(address=address, **options)
     except (OSError, RuntimeError, ValueError) as error:  # OSError includes ConnectionError and TimeoutError.
-        raise ClusterError(f"Ray at {address}: {first_line(error)}") from error
+        hint = "; if its nodes ask for a token, set RAY_AUTH_MODE=token" if "Failed to connect" in str(error) else ""
+        raise ClusterError(f"Ray at {address}: {first_line(error)}{hint}") from error
 
 
 def _check_address(address: str) -> None:
@@ -130,13 +132,45 @@ def await_nodes(ray: Any, *, seconds: float = NO_CORES_SECONDS) -> list[Node]:
         for node in check_node(ray):
             resources = node["Resources"]
             if node["Alive"] and resources.get("CPU", 0) >= 1:
-                nodes.append(Node(node["NodeManagerAddress"], resources["CPU"], int(resources.get("memory", 0))))
+                memory = int(resources.get("memory", 0))
+                nodes.append(Node(node["NodeManagerAddress"], resources["CPU"], memory, resources.get("GPU", 0.0)))
 
         if nodes:
             return nodes
         if time.monotonic() > deadline:
             raise ClusterError(f"no node of the cluster has had a core for {seconds:.0f} s; see: ray status")
         time.sleep(min(POLL_SECONDS, seconds))
+
+
+def count_places(nodes: Sequence[Node], threads: int, gpus: float = 0.0) -> int:
+    """Return the number of actors with so many threads and GPUs that the nodes have room for.
+
+    >>> nodes = [Node("a", 8.0, 0, 2.0), Node("b", 5.0, 0, 0.0)]
+    >>> count_places(nodes, 2), count_places(nodes, 4, gpus=1.0), count_places(nodes, 8, gpus=0.5)
+    (6, 2, 1)
+    """
+    places = 0
+    for node in nodes:
+        by_cores = int(node.cores) // threads
+        places += min(by_cores, int(node.gpus / gpus)) if gpus else by_cores
+    return places
+
+
+def choose_threads(nodes: Sequence[Node], actors: int | None, gpus: float) -> int:
+    """Return how many threads an actor has: its share of the smallest node, or what fits with this number of actors.
+
+    >>> nodes = [Node("a", 8.0, 0, 2.0), Node("b", 6.0, 0, 1.0)]
+    >>> choose_threads(nodes, None, gpus=1.0), choose_threads(nodes, None, gpus=0.0), choose_threads(nodes, 3, gpus=0.0)
+    (4, 6, 4)
+    """
+    shares = [int(node.cores / node.gpus if gpus else node.cores) for node in nodes if node.gpus >= gpus]
+    if not shares:
+        raise ClusterError("the cluster has no GPU; set device to cpu, or see: ray status")
+    if gpus or actors is None:
+        return max(1, min(shares))
+    return max(
+        threads for threads in range(1, max(shares) + 1) if threads == 1 or count_places(nodes, threads) >= actors
+    )
 
 
 def take_results(ray: Any, references: Sequence[Any], *, idle_seconds: float = IDLE_SECONDS) -> Generator[int]:

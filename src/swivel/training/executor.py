@@ -2,8 +2,8 @@
 
 The training loop gives an executor rounds of blocks and gets their losses back; the executor owns the parameters
 during a round. `LocalExecutor` uses one process and one backend. `swivel.training.distributed` has the others: ranks
-that pass column blocks around a ring, and asynchronous workers with parameter servers. `open_executor` chooses; Ray and
-torch.distributed are imported only when they are used.
+that pass column blocks around a ring, under torchrun or on Ray, and asynchronous workers with parameter servers.
+`open_executor` chooses; Ray and torch.distributed are imported only when they are used.
 """
 
 from __future__ import annotations
@@ -121,7 +121,8 @@ class Executor(Protocol):
     """Runs the steps of a training run and owns its parameters; by default one process runs the training loop."""
 
     is_leader: bool = True  # whether this process writes the result; exactly one of the ranks does
-    ranks: int = 1  # number of processes that run the training loop
+    ranks: int = 1  # number of processes that the order of blocks is made for, unless the settings say it
+    is_alone: bool = True  # whether no other process runs the training loop
     in_place: bool = False  # whether a backend can train in the arrays of `hold`, and `fetch` returns them
     min_block_size: int = 1  # lower bound on the default block size: small blocks are expensive to move
 
@@ -140,6 +141,10 @@ class Executor(Protocol):
 
     def hold(self, sides: Sides | None) -> None:
         """Store the initial parameters, in block order. Ranks other than the leader pass None."""
+
+    def adapt(self, plan: TrainingPlan) -> TrainingPlan:
+        """Return the plan for the next epoch, after processes were lost or have joined."""
+        return plan
 
     def describe(self) -> str:
         """Return a short description of the hardware and the backend for the progress output."""
@@ -212,15 +217,17 @@ def _wait_for(steps: Sequence[Step], pending: PendingLosses) -> CompletedSteps:
 
 
 @contextlib.contextmanager
-def open_executor(options: RunOptions) -> Iterator[Executor]:
+def open_executor(options: RunOptions, config: TrainConfig) -> Iterator[Executor]:
     """Yield the executor for a job and close it at the end, when all ranks have arrived there."""
-    with contextlib.closing(make_executor(options)) as executor:
+    with contextlib.closing(make_executor(options, config)) as executor:
         yield executor
         executor.any_rank(True)  # Other ranks wait here until the leading one has written everything.
 
 
-def make_executor(options: RunOptions) -> Executor:
+def make_executor(options: RunOptions, config: TrainConfig) -> Executor:
     """Return the executor for a job, connected to its ranks or cluster."""
+    if options.cluster.asynchronous and options.ray is None:
+        raise ConfigError("asynchronous training needs a Ray cluster: pass ray", argument=("asynchronous", "ray"))
     if find_rank() is not None:
         if options.ray is not None:
             raise ConfigError(
@@ -232,6 +239,10 @@ def make_executor(options: RunOptions) -> Executor:
 
     if options.ray is None:
         return LocalExecutor()
-    from swivel.training.distributed.async_executor import AsyncExecutor
+    if options.cluster.asynchronous:
+        from swivel.training.distributed.async_executor import AsyncExecutor
 
-    return AsyncExecutor(options.ray, options.cluster)
+        return AsyncExecutor(options.ray, options.cluster)
+    from swivel.training.distributed.ray_ring import RayRingExecutor
+
+    return RayRingExecutor(options.ray, options.cluster, config)

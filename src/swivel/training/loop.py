@@ -95,7 +95,7 @@ def train_matrix(
     ):
         # Before the first step there is nothing to save, so a signal stops a single process at once. A rank must not
         # leave alone: the others would wait for it.
-        with should_stop.acting_at_once() if executor.ranks == 1 else contextlib.nullcontext():
+        with should_stop.acting_at_once() if executor.is_alone else contextlib.nullcontext():
             plan = checkpoint = None
             if executor.is_leader:
                 checkpoint = checkpoints.load()
@@ -226,6 +226,8 @@ class _TrainingRun:
     def run_epoch(self, task: Task) -> None:
         """Train the remaining blocks of this epoch, saving a checkpoint whenever one is due."""
         number = self.state.epochs
+        if not self.done.any():
+            self.follow_ranks()
         while not self.done.all():
             for steps in self.executor.run(self.remaining_rounds(), self.order_of_epoch(number + 1)):
                 self.record(steps, task)
@@ -242,6 +244,13 @@ class _TrainingRun:
         self.check_divergence()
         self.state = replace(self.state, epochs=number + 1, loss=Loss(), history=(*self.state.history, self.state.loss))
         self.done[:] = False
+
+    def follow_ranks(self) -> None:
+        """Make the order of the next epochs for the processes that there are now."""
+        plan = self.executor.adapt(self.plan)
+        if plan != self.plan:
+            self.plan = plan
+            self.order_of_epoch = lru_cache(maxsize=2)(partial(_make_order, plan, self.config.seed))
 
     def remaining_rounds(self) -> list[list[Step]]:
         """Return the rounds of this epoch that have blocks left."""

@@ -58,7 +58,10 @@ def test_one_worker_without_prefetching_gives_the_bits_of_one_process(
         "--threads",
         "1",
     ]
-    for name, options in (("alone", []), ("ray", ["--ray", address, "--workers", "1", "--ahead", "1"])):
+    for name, options in (
+        ("alone", []),
+        ("ray", ["--ray", address, "--asynchronous", "--workers", "1", "--ahead", "1"]),
+    ):
         out = ["-o", str(tmp_path / name), "--json", "--quiet"]
         ended = CliRunner().invoke(cli, ["train", str(planted.path), *out, *flags, *options])
         assert ended.exit_code == 0, ended.output
@@ -140,6 +143,7 @@ def test_workers_that_join_and_die_end_the_run_with_the_reason(monkeypatch: pyte
     monkeypatch.setattr("swivel.training.distributed.async_executor.now", lambda: float(next(clock)))
     executor = AsyncExecutor.__new__(AsyncExecutor)
     executor.config = ClusterConfig(workers=1, patience_seconds=50.0)
+    executor._threads = 1
     executor._ray = MagicMock()
     executor._last_progress = 0.0
     pool = MagicMock(wait=lambda seconds: [], ready=0, failure="ActorDiedError: out of memory")
@@ -152,9 +156,9 @@ def test_workers_that_join_and_die_end_the_run_with_the_reason(monkeypatch: pyte
 
 
 def test_executor_is_chosen_by_the_run_options(address: str) -> None:
-    assert type(make_executor(RunOptions())) is LocalExecutor
+    assert type(make_executor(RunOptions(), CONFIG)) is LocalExecutor
 
-    chosen = make_executor(RunOptions(ray=address, cluster=ClusterConfig(workers=3)))
+    chosen = make_executor(RunOptions(ray=address, cluster=ClusterConfig(workers=3, asynchronous=True)), CONFIG)
 
     assert isinstance(chosen, AsyncExecutor)
     assert chosen.config.workers == 3

@@ -1,8 +1,9 @@
-"""Asynchronous training while workers, servers, nodes, the command or the network fail: it completes correctly."""
+"""Training on Ray while workers, servers, nodes, the command or the network fail: it completes correctly."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -116,15 +117,17 @@ def test_workers_and_servers_that_join_die_or_hang_cost_only_time(
 
     assert "1 of 2 workers" in progress.notes[0]
     assert any("2 of 2 workers" in note for note in progress.notes)
-    assert re.search(r"[2-9] servers restored", progress.notes[-1]), "a server may be lost twice"
+    assert re.search(r"servers restored [2-9] times", progress.notes[-1]), "a server may be lost twice"
     assert "replaced" in progress.notes[-1]
 
 
 class Command:
     """The training command in a separate process."""
 
-    def __init__(self, matrix: Matrix, folder: Path, address: str, workers: int = 1, **settings: Any) -> None:
-        cluster = asdict(ClusterConfig(workers=workers, servers=workers, lease_seconds=20))
+    def __init__(
+        self, matrix: Matrix, folder: Path, address: str, workers: int = 1, asynchronous: bool = True, **settings: Any
+    ) -> None:
+        cluster = asdict(ClusterConfig(workers=workers, servers=workers, lease_seconds=20, asynchronous=asynchronous))
         config = json.dumps({**SETTINGS, **settings}), json.dumps(cluster)
         environment = {**os.environ, "RAY_AUTH_MODE": "disabled"}  # The cluster belongs to the test.
         arguments = [sys.executable, str(RUNS), str(matrix.path), str(folder), address, *config]
@@ -182,12 +185,12 @@ def test_a_killed_command_resumes_when_it_is_started_again(planted: Matrix, addr
     assert trained.history[-1].mean < 1.5 * alone.history[-1].mean
 
 
-def train_and_kill(name: str, matrix: Matrix, out: Path) -> tuple[int, str, str, list[Path]]:
+def train_and_kill(name: str, matrix: Matrix, out: Path, *flags: str) -> tuple[int, str, str, list[Path]]:
     """Train on a local cluster and kill a process of it; return status, output, errors and the scratch files left."""
     temporary = Path("/tmp") / f"swivel-ray-{os.getpid()}"  # a short name: paths of sockets have a length limit
     temporary.mkdir()
     command = [sys.executable, "-m", "swivel", "train", str(matrix.path), "-o", str(out), "--dim", "8"]
-    command += ["--block-size", "11", "--epochs", "1000000", "--ray", "local", "--workers", "1"]
+    command += ["--block-size", "11", "--epochs", "1000000", "--ray", "local", "--workers", "1", *flags]
     environment = {**os.environ, **NOTICED, "TMPDIR": str(temporary)}
     environment.pop("RAY_ADDRESS", None)
 
@@ -224,7 +227,7 @@ def test_a_killed_node_of_a_local_cluster_ends_the_command_with_one_line(planted
 @pytest.mark.slow
 @needs_proc
 def test_a_killed_control_service_of_a_local_cluster_ends_the_command(planted: Matrix, tmp_path: Path) -> None:
-    status, output, errors, _ = train_and_kill("gcs_server", planted, tmp_path / "out")
+    status, output, errors, _ = train_and_kill("gcs_server", planted, tmp_path / "out", "--asynchronous")
     assert status == 1
     assert output == ""
     assert "Failed to connect to GCS within 10 seconds" in errors  # Ray itself ends the process.
@@ -281,6 +284,7 @@ def two_hosts(cable: str, tmp_path: Path) -> Iterator[tuple[str, str]]:
         for number, command in enumerate(
             ([*head, "--temp-dir", str(temporary)], ["ip", "netns", "exec", NAMESPACE, *second])
         ):
+            environment["GLOO_SOCKET_IFNAME"] = f"swivel{number}"  # Both hosts have the same name.
             nodes.append(_start(command, tmp_path / f"ray-{number}.txt", environment))
         yield f"{HERE}:6397", cable
     finally:
@@ -312,13 +316,24 @@ def _end(node: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.mark.slow
-def test_a_cut_network_does_not_hang_the_run(planted: Matrix, two_hosts: tuple[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_a_cut_network_does_not_hang_the_run(
+    planted: Matrix, two_hosts: tuple[str, str], tmp_path: Path, asynchronous: bool
+) -> None:
     address, cable = two_hosts
-    run = Command(planted, tmp_path / "run", address, workers=2, epochs=30)
+    settings: dict[str, Any] = {"epochs": 30} | ({} if asynchronous else {"ranks": 2})
+    run = Command(planted, tmp_path / "run", address, workers=2, asynchronous=asynchronous, **settings)
     run.wait_for(40)
     shell("ip", "link", "set", cable, "down")
     time.sleep(6)
     shell("ip", "link", "set", cable, "up")
     result = run.result()
 
-    assert result["epochs"] == result["run_ids"] == 30
+    assert result["epochs"] == 30
+    if asynchronous:
+        assert result["run_ids"] == 30
+    else:
+        config = TrainConfig(**{**SETTINGS, **settings})
+        alone = train_matrix(planted, config, folder=tmp_path / "alone", threads=1)
+        assert alone is not None
+        assert result["bits"] == hashlib.sha256(alone.rows.tobytes() + alone.columns.tobytes()).hexdigest()

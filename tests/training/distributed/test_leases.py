@@ -55,19 +55,19 @@ def test_blocks_of_late_and_of_lost_workers_are_leased_again() -> None:
     assert leases.find_late(100.0) == set()
 
 
-def test_blocks_that_a_restored_server_repeats_are_reported_once() -> None:
+def test_blocks_that_are_repeated_for_lost_servers_are_reported_once() -> None:
     leases = make_leases((0, 0), (0, 1), (1, 0))
-    while (block := take(leases)) is not None:
-        assert leases.finish(block)
+    assert take(leases) == (0, 0)
+    assert leases.finish((0, 0))
+    assert take(leases, 1) is not None
 
-    assert (leases.is_over, leases.undo((1, 0), {0, 1})) == (True, 0)
-    assert leases.undo((1, 0), {1}) == 1
+    leases.repeat()
     assert not leases.is_over
-    assert leases.undo((1, 0), {1}) == 0  # The block that is done needs no other change.
-    assert leases.undo((1, 7), {1}) == 0
-
     assert take(leases) == (0, 0)
     assert not leases.finish((0, 0))
+    others = {take(leases), take(leases)}
+    assert others == {(0, 1), (1, 0)}
+    assert all(leases.finish(block) for block in others if block is not None)
     assert leases.is_over
 
 
@@ -133,12 +133,10 @@ class Cluster:
                 self.leases.lose(late)
                 self.push(self.held.pop(late), amount)  # It may have been killed after its gradients were sent.
         elif action == "server":
-            side = amount % 2
-            for part in [part for part in self.applied if part[0] == side]:
-                for other in self.applied[part]:
-                    self.visits[part, other] -= 1  # The gradients are lost with the server.
-                self.applied[part] = set()
-                self.leases.undo(part, ())
+            self.leases.repeat()  # The gradients are lost with the servers, and results that are due are void.
+            self.applied.clear()
+            self.visits.clear()
+            self.held.clear()
 
 
 @settings(max_examples=200)

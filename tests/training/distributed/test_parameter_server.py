@@ -17,13 +17,13 @@ import pytest
 
 from step_contract import HAS_GPU
 from stored import folder_of
-from swivel._version import __version__
 from swivel.config import TrainConfig
 from swivel.counts import Matrix
 from swivel.errors import TrainingError
 from swivel.training.backends import ParameterBlock
 from swivel.training.backends.base import BackendSettings, Step
 from swivel.training.backends.reference import ReferenceBackend
+from swivel.training.distributed.cluster_setup import ActorSetup
 from swivel.training.distributed.leases import Part
 from swivel.training.distributed.parameter_server import ServedBlock, Server, Unanswered, Worker, server_of
 from swivel.training.objective import column_offsets, row_offsets, update_parameters
@@ -33,15 +33,13 @@ from swivel.training.training_plan import choose_zeros, make_plan
 CONFIG = TrainConfig(dim=12, block_size=21, epochs=3, backend="cpu", weight_decay=1e-4)
 
 
-def make_setup(matrix: Matrix, config: TrainConfig = CONFIG) -> dict[str, Any]:
-    """Return the arguments of `Worker.begin`."""
+def make_setup(matrix: Matrix, config: TrainConfig = CONFIG) -> ActorSetup:
     plan = make_plan(matrix, replace(config, backend="cpu") if config.backend == "triton" else config)
     if config.backend == "triton":
         pytest.importorskip("triton")
         # Without a GPU, kernels run in the interpreter.
         plan = replace(plan, backend="triton", device="cuda" if HAS_GPU else "cpu", dtype="float32")
-    setup: dict[str, Any] = {"path": folder_of(matrix), "fingerprint": matrix.fingerprint, "config": config}
-    return setup | {"plan": plan, "threads": 1, "version": __version__}
+    return ActorSetup(folder_of(matrix), matrix.fingerprint, config, plan, threads=1)
 
 
 def make_step(block: Block, rate: float = 0.1, epoch: int = 0) -> Step:
@@ -55,7 +53,7 @@ def draw(rng: np.random.Generator, *shape: int) -> np.ndarray:
 def start_server(rng: np.random.Generator, accumulator_decay: float = 1.0) -> tuple[Server, np.ndarray, np.ndarray]:
     server = Server(accumulator_decay)
     vectors, accumulators = draw(rng, 5, 4), draw(rng, 5) ** 2 + 1
-    server.hold((0, 0), vectors, accumulators, (), run_id=1)
+    server.hold((0, 0), vectors, accumulators, run_id=1)
     return server, vectors.copy(), accumulators.copy()
 
 
@@ -99,7 +97,7 @@ def serve(matrix: Matrix, count: int, dim: int = 12) -> list[LocalServer]:
             vectors = draw(rng, length, dim) * np.float32(0.3)
             part = side, block
             servers[server_of(part, count)].server.hold(
-                part, vectors, np.full(len(vectors), 1e-3, np.float32), (), run_id=1
+                part, vectors, np.full(len(vectors), 1e-3, np.float32), run_id=1
             )
     return servers
 
@@ -109,9 +107,9 @@ def read(servers: list[LocalServer], part: Part) -> ServedBlock:
 
 
 @contextmanager
-def begin(setup: dict[str, Any]) -> Iterator[LocalWorker]:
+def begin(setup: ActorSetup) -> Iterator[LocalWorker]:
     worker = LocalWorker(5.0)
-    worker.begin(**setup)
+    worker.begin(setup)
     yield worker
     worker.backend.close()
 
@@ -164,8 +162,7 @@ def test_server_copies_the_arrays_it_gets() -> None:
     server = Server()
     given = np.ones((2, 2), np.float32)
     state = np.ones(2, np.float32)
-    server.hold((0, 0), given, state, (5,), run_id=1)
-    assert not server.push((0, 0), 5, 1, given, 1.0)
+    server.hold((0, 0), given, state, run_id=1)
     assert server.push((0, 0), 6, 1, given, 1.0)
     assert (given == 1).all()
     assert (state == 1).all()
@@ -211,7 +208,7 @@ def test_workers_transform_the_counts_that_they_read(planted: Matrix) -> None:
 def test_worker_with_triton_has_the_effect_of_a_cpu_worker(planted: Matrix, worker: LocalWorker) -> None:
     device, here, there = LocalWorker(5.0), serve(planted, 2), serve(planted, 2)
 
-    assert "triton" in device.begin(**make_setup(planted, replace(CONFIG, backend="triton")))
+    assert "triton" in device.begin(make_setup(planted, replace(CONFIG, backend="triton")))
 
     for step in (make_step((1, 0)), make_step((1, 2), 0.09), make_step((1, 1), 0.08), make_step((0, 2))):
         ours, theirs = worker.train(step, 1, here), device.train(step, 1, there)
@@ -268,7 +265,7 @@ def test_unresponsive_server_gives_a_failure_and_the_block_can_be_repeated(
 
 def test_waiting_for_the_previous_block_has_a_time_limit(planted: Matrix) -> None:
     worker = LocalWorker(0.05)
-    worker.begin(**make_setup(planted))
+    worker.begin(make_setup(planted))
     with worker._computing:
         result = worker.train(make_step((0, 0)), 1, serve(planted, 1))
     worker.backend.close()
@@ -292,9 +289,9 @@ def test_concurrent_blocks_are_trained_one_after_the_other(planted: Matrix, work
 
 def test_worker_rejects_another_matrix_and_another_version(planted: Matrix) -> None:
     setup = make_setup(planted)
-    with pytest.raises(TrainingError, match="another matrix"), begin(setup | {"fingerprint": "x"}):
+    with pytest.raises(TrainingError, match="another matrix"), begin(replace(setup, fingerprint="x")):
         pass
-    with pytest.raises(TrainingError, match="install the same version"), begin(setup | {"version": "0"}):
+    with pytest.raises(TrainingError, match="install the same version"), begin(replace(setup, version="0")):
         pass
 
 

@@ -127,7 +127,7 @@ def test_ranks_are_for_training_into_a_folder_that_all_see(planted: Matrix, monk
         swivel.train(planted, dim=2)
 
     with pytest.raises(ConfigError, match="torchrun and ray cannot be combined"):
-        make_executor(RunOptions(ray="local"))
+        make_executor(RunOptions(ray="local"), CONFIG)
 
 
 def test_ranks_that_cannot_connect_raise_cluster_error(monkeypatch: pytest.MonkeyPatch) -> None:

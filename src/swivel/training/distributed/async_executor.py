@@ -2,8 +2,8 @@
 
 The process that runs the training loop leases blocks to workers. A worker fetches parameters, computes gradients and
 pushes them, without waiting for other workers. Every block is trained once per epoch, even if processes die: leases
-expire, servers apply each gradient once, and gradients that a restored server does not have are leased again before the
-epoch ends. Every wait has a time limit.
+expire, and servers apply each gradient once. If a server is lost, all blocks since the last copy of the parameters are
+leased again. Every wait has a time limit.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from time import monotonic as now
 
-from swivel._version import __version__
-from swivel.errors import ClusterError, ConfigError
+from swivel.errors import ClusterError
 from swivel.runtime.numbers import plural
 from swivel.runtime.options import ClusterConfig
-from swivel.runtime.ray import await_nodes, check_node, connect
+from swivel.runtime.ray import await_nodes, check_node, connect, count_places
 from swivel.runtime.resources import format_bytes
 from swivel.training.backends import Step
+from swivel.training.distributed.cluster_setup import make_setup
 from swivel.training.distributed.leases import Leases
 from swivel.training.distributed.parameter_server import Result, ServerPool, WorkerPool
 from swivel.training.executor import CompletedSteps, Executor, Sides, TrainingJob
@@ -41,7 +41,8 @@ class AsyncExecutor(Executor):
         self.blocks = 0  # trained so far
         self.moved = 0  # bytes between workers and servers
         self._resources = ExitStack()
-        cores = None if config.workers is None else config.workers * config.worker_threads
+        self._threads = config.worker_threads or 1
+        cores = None if config.workers is None else config.workers * self._threads
 
         # Connect here and not in `begin`: Ray installs a SIGTERM handler, which the loop then replaces by its own.
         self._ray = self._resources.enter_context(connect(address, cores=cores))
@@ -52,28 +53,16 @@ class AsyncExecutor(Executor):
         self._servers = ServerPool(self._ray, config, job)
         self._resources.callback(self._servers.close)
 
-        path = job.matrix.path
-        if path is None:
-            raise ConfigError(
-                "training on Ray needs a matrix in a folder that all nodes see: save it, or pass out", argument="out"
-            )
-        setup = path.resolve(), job.matrix.fingerprint, job.config, job.plan, config.worker_threads, __version__
         gpus = config.worker_gpus if job.plan.device.startswith("cuda") else 0.0
         rows, columns = job.blocks
-        workers = min(config.workers or self._count_places(), rows * columns)  # Others would have nothing to do.
-        self._workers = WorkerPool(self._ray, config, gpus, setup, workers)
+        places = config.workers or max(1, count_places(await_nodes(self._ray), self._threads, gpus))
+        workers = min(places, rows * columns)  # Others would have nothing to do.
+        self._workers = WorkerPool(self._ray, config, gpus, make_setup(job, self._threads), workers)
         self._resources.callback(self._workers.close)
 
         self._last_progress = now()
         while not self._workers.ready:
             self._wait_for_results()
-
-    def _count_places(self) -> int:
-        """Return the number of workers that the cores of the cluster, and its GPUs if needed, allow."""
-        places = sum(int(node.cores) // self.config.worker_threads for node in await_nodes(self._ray))
-        if self._job.plan.device.startswith("cuda"):
-            places = min(places, int(self._ray.cluster_resources().get("GPU", 0) / self.config.worker_gpus))
-        return max(1, places)
 
     def hold(self, sides: Sides | None) -> None:
         assert sides is not None
@@ -86,25 +75,25 @@ class AsyncExecutor(Executor):
         return f"{len(workers)} asynchronous workers around {servers} on Ray, each {workers.description}"
 
     def run(self, rounds: Sequence[Sequence[Step]], ahead: Sequence[Sequence[Block]]) -> Iterator[CompletedSteps]:
-        """Lease blocks until all are done, and repeat those whose gradients a lost server had."""
-        self._servers.begin_run()
+        """Lease blocks until all are done; if a server is lost, repeat those since the copy with new servers."""
+        self._servers.run_id += 1
         leases = Leases(rounds)
         self._last_progress = now()
 
         while True:
-            while not leases.is_over:
-                if not leases.is_pausing and self._job.should_pause():
-                    leases.is_pausing = True
-                yield from self._poll(leases)
-
-            # Reading the parameters shows which gradients the servers really have. Gradients that a server lost, or
-            # that went to a server which was replaced since, are leased again.
-            self._servers.save()
-            for part, applied in self._servers.applied.items():
-                leases.undo(part, applied)
-            self._last_progress = now()
-            if leases.is_over:
+            try:
+                while not leases.is_over:
+                    if not leases.is_pausing and self._job.should_pause():
+                        leases.is_pausing = True
+                    yield from self._poll(leases)
+                self._servers.save()
                 return
+            except self._ray.exceptions.RayError:
+                self._servers.restart()
+                self._servers.restored += 1
+                self._workers.forget()
+                leases.repeat()
+                self._last_progress = now()
 
     def _poll(self, leases: Leases) -> Iterator[CompletedSteps]:
         """Lease blocks to free workers, wait for results, replace what is lost, and yield completed steps."""
@@ -138,11 +127,7 @@ class AsyncExecutor(Executor):
             leases.lose(worker)
 
         if has_failures:
-            restored = self._servers.restore_lost()
-            for part, applied in restored.items():
-                leases.undo(part, applied)
-            if restored:
-                self._last_progress = now()
+            self._servers.check()
 
     def _wait_for_results(self) -> list[tuple[int, Result | None]]:
         """Wait briefly for results of workers; raise ClusterError if nothing was finished for too long."""
@@ -163,7 +148,7 @@ class AsyncExecutor(Executor):
             failure = f"; the last failure was: {workers.failure}" if workers.failure else ""
             raise ClusterError(
                 f"no progress for {idle:.0f} s: {workers.ready} of {len(workers)} workers have joined{failure} "
-                f"(each worker needs {self.config.worker_threads} free cores; see: ray status); "
+                f"(each worker needs {self._threads} free cores; see: ray status); "
                 "run the same command again to resume from the last checkpoint"
             )
         return results
@@ -171,17 +156,13 @@ class AsyncExecutor(Executor):
     def _describe_progress(self) -> str:
         """Return speed, traffic and workers for the progress line."""
         workers = self._workers
-        seconds = max(1e-9, now() - self._started)
-        parts = [
-            f"{self.blocks / seconds:.3g} shards/s",
-            f"{format_bytes(self.moved)} moved",
-            f"{workers.ready} of {len(workers)} workers",
-        ]
+        speed = self.blocks / max(1e-9, now() - self._started)
+        note = f", {speed:.3g} shards/s, {format_bytes(self.moved)} moved, {workers.ready} of {len(workers)} workers"
         if workers.replaced:
-            parts.append(f"{workers.replaced} replaced")
+            note += f", {workers.replaced} replaced"
         if self._servers.restored:
-            parts.append(f"{self._servers.restored} servers restored")
-        return "".join(f", {part}" for part in parts)
+            note += f", servers restored {self._servers.restored} times"
+        return note
 
     def is_finite(self) -> bool:
         """Return whether the parameters were finite at the end of the last call of `run`, which read them."""

@@ -7,7 +7,7 @@ workers and servers.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from itertools import chain, islice
 
 from swivel.training.backends import Step
@@ -29,11 +29,6 @@ class Leases:
 
     def __init__(self, rounds: Sequence[Sequence[Step]]) -> None:
         self._steps = {step.block: step for steps in rounds for step in steps}
-        self._others: dict[Part, set[int]] = {}  # for each part, the blocks of the other side it is trained with
-        for row, column in self._steps:
-            self._others.setdefault((0, row), set()).add(column)
-            self._others.setdefault((1, column), set()).add(row)
-
         self._waiting = dict.fromkeys(self._steps)  # an ordered set of blocks that were never leased
         self._again: dict[Block, None] = {}  # an ordered set of blocks that are leased once more, before all others
         self._leased: dict[Block, tuple[int, float]] = {}  # worker and deadline
@@ -80,7 +75,7 @@ class Leases:
         self._open.discard(block)
         self._done.add(block)
 
-        # A block that was repeated for a restored server counts once.
+        # A block that was repeated for lost servers counts once.
         is_first = block not in self._reported
         self._reported.add(block)
         return is_first
@@ -103,19 +98,10 @@ class Leases:
         """Return the workers with a lease that is past its deadline."""
         return {worker for worker, deadline in self._leased.values() if deadline < now}
 
-    def undo(self, part: Part, applied: Collection[int]) -> int:
-        """Repeat the blocks whose gradients a part does not have; return how many these are.
-
-        `applied` are the blocks of the other side whose gradients the server of the part has applied.
-        """
-        side, number = part
-        repeated = 0
-        for other in self._others.get(part, set()).difference(applied):
-            block = (number, other) if side == 0 else (other, number)
-            # The other part of the block may have its gradient: the server refuses it the second time.
-            if block in self._done:
-                self._done.remove(block)
-                self._open.add(block)
-                self._again[block] = None
-                repeated += 1
-        return repeated
+    def repeat(self) -> None:
+        """Return all blocks that were leased: the servers have lost their gradients."""
+        self._open |= self._done
+        self._again = {block: None for block in self._steps if block in self._open}
+        self._done.clear()
+        self._leased.clear()
+        self._busy.clear()

@@ -2,8 +2,7 @@
 
 `Server` stores blocks of rows and columns with the state of the optimizer, and applies gradients: each once, even if
 several workers push it. Ray lets an actor handle one call at a time, so that no lock is needed. `ServerPool` keeps a
-copy of all parameters as of the last read, and which gradients are in the copy of each block. A server that replaces a
-lost one starts from this copy.
+copy of all parameters as of the last read. If a server is lost, new ones start from this copy.
 
 `Worker` fetches parameters of a block from servers, computes its gradients with the backends that local training uses,
 and pushes them to the servers. It handles several blocks at a time: while one is computed, the next is fetched, and the
@@ -14,35 +13,29 @@ cluster has no free cores yet joins later.
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel._version import __version__
-from swivel.config import TrainConfig
-from swivel.counts import open_matrix
-from swivel.errors import ClusterError, TrainingError, first_line
+from swivel.errors import ClusterError, first_line
 from swivel.runtime.options import ClusterConfig
 from swivel.runtime.ray import await_reply, fetch, kill_actor
-from swivel.storage.lock import scratch_folder
 from swivel.training.backends import ParameterBlock, Step
 from swivel.training.backends.base import Gradients
+from swivel.training.distributed.cluster_setup import ActorSetup
 from swivel.training.distributed.leases import Part, find_parts
 from swivel.training.executor import Sides, TrainingJob
 from swivel.training.objective import Loss
 from swivel.training.objective_numba import update_parameters
 from swivel.training.schedule import Block
-from swivel.training.training_plan import TrainingPlan
 
 Array = NDArray[np.float32]
 MAX_TRANSFERS = 8  # blocks that are sent to or read from the servers at a time
-MAX_RESTORES = 5  # of one server in a row, before the run fails
+MAX_RESTORES = 5  # of the servers in a row, before the run fails
 
 
 @dataclass(slots=True)
@@ -68,7 +61,7 @@ class Server:
     """Stores some blocks of the parameters.
 
     >>> server = Server()
-    >>> server.hold((0, 3), np.ones((2, 4), np.float32), np.ones(2, np.float32), (), run_id=1)
+    >>> server.hold((0, 3), np.ones((2, 4), np.float32), np.ones(2, np.float32), run_id=1)
     >>> gradient = np.ones((2, 4), np.float32)
     >>> [server.push((0, 3), 5, 1, gradient, learning_rate=0.5) for _ in range(2)]
     [True, False]
@@ -84,10 +77,9 @@ class Server:
         gradient.flags.writeable = False
         update_parameters(values, np.ones(1, np.float32), gradient, 1.0, 0.0, 0.1, accumulator_decay)
 
-    def hold(self, part: Part, vectors: Array, state: Array, applied: Iterable[int], run_id: int) -> None:
-        """Store a copy of a block, with the gradients that it already has in this run."""
-        copies = np.array(vectors, np.float32), np.array(state, np.float32)
-        self._blocks[part] = ServedBlock(*copies, set(applied), run_id)
+    def hold(self, part: Part, vectors: Array, state: Array, run_id: int) -> None:
+        """Store a copy of a block, which has no gradients of this run yet."""
+        self._blocks[part] = ServedBlock(np.array(vectors, np.float32), np.array(state, np.float32), set(), run_id)
 
     def ping(self) -> int:
         """Return the process id, which shows that the server responds."""
@@ -126,47 +118,38 @@ class ServerPool:
         self._ray = ray
         self._config = config
         self._job = job
-        self.handles = [self._create() for _ in range(min(config.servers, sum(job.blocks)))]  # of Ray, by number
-        self.restored = 0  # number of servers that were replaced
-
-        # The copy of the parameters, which `save` overwrites, and the gradients in the copy of each part.
-        self.sides: Sides
-        self.applied: dict[Part, frozenset[int]] = {}
+        self.handles: list[Any] = []  # of Ray, by number
+        self.restored = 0  # how often the servers were replaced
         self.run_id = 0  # call of `run`; servers refuse gradients of earlier ones
-
-    def _create(self) -> Any:
-        options = {"num_cpus": 0, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
-        return self._ray.remote(Server).options(**options).remote(self._job.config.accumulator_decay)
+        self.sides: Sides  # the copy of the parameters
+        self.applied: dict[Part, frozenset[int]] = {}  # gradients of this run that each part of the copy has
 
     def hold(self, sides: Sides) -> None:
         """Copy the parameters and send them to the servers."""
         rows, columns = (side.map(lambda array: np.array(array, np.float32)) for side in sides)
         self.sides = rows, columns
-        self.begin_run()
-        self._for_each_server(self._send)
+        self.restart()
 
-    def begin_run(self) -> None:
-        """Count the gradients of the next call of `run` from none."""
-        self.run_id += 1
-        for side, blocks in enumerate(self._job.blocks):
-            self.applied |= {(side, block): frozenset() for block in range(blocks)}
-
-    def _for_each_server(self, call: Callable[[int], Any]) -> list[int]:
-        """Call a function for every server; replace the servers that are lost and return their numbers."""
-        lost = []
-        for number in range(len(self.handles)):
+    def restart(self) -> None:
+        """Replace all servers by new ones, which start from the copy."""
+        create = self._ray.remote(Server).options(num_cpus=0, max_restarts=0, scheduling_strategy="SPREAD").remote
+        failure: BaseException | None = None
+        for _ in range(MAX_RESTORES):
+            self.close()
+            count = min(self._config.servers, sum(self._job.blocks))
+            self.handles = [create(self._job.config.accumulator_decay) for _ in range(count)]
             try:
-                call(number)
+                for number in range(count):
+                    self._send(number)
+                return
             except self._ray.exceptions.RayError as error:
-                self._restore(number, error)
-                lost.append(number)
-        return lost
+                failure = error
+
+        losses = f"servers were lost {MAX_RESTORES} times in a row ({first_line(failure)})"
+        raise ClusterError(f"{losses}; run the same command again to resume from the last checkpoint") from failure
 
     def _get(self, reference: Any, seconds: float | None = None) -> Any:
         return await_reply(self._ray, reference, seconds=seconds or self._config.lease_seconds)
-
-    def _parts(self, number: int) -> list[Part]:
-        return [part for part in self.applied if server_of(part, len(self.handles)) == number]
 
     def _send(self, number: int) -> None:
         """Send a server the copies of its blocks."""
@@ -174,55 +157,41 @@ class ServerPool:
         self._get(handle.ping.remote(), self._config.patience_seconds)  # Ray may have to start the server first.
 
         def send(part: Part) -> Any:
-            side = self.sides[part[0]]
-            span = self._job.span(*part)
-            return handle.hold.remote(part, side.vectors[span], side.state[span], self.applied[part], self.run_id)
+            side, span = self.sides[part[0]], self._job.span(*part)
+            return handle.hold.remote(part, side.vectors[span], side.state[span], self.run_id)
 
         for _ in self._transfer(number, send):
             pass
 
-    def _read(self, number: int) -> None:
-        """Read the blocks of a server into the copy."""
-        for part, block in self._transfer(number, self.handles[number].read.remote):
-            side = self.sides[part[0]]
-            span = self._job.span(*part)
-            side.vectors[span] = block.vectors
-            side.state[span] = block.state
-            self.applied[part] = frozenset(block.applied if block.run_id == self.run_id else ())
+    def check(self) -> None:
+        """Raise RayError if a server does not respond."""
+        for handle in self.handles:
+            self._get(handle.ping.remote())
+
+    def save(self) -> None:
+        """Read all parameters into a new copy; raise RayError if a server is lost."""
+        # The old copy stays until all have been read.
+        rows, columns = (
+            replace(side, vectors=np.empty_like(side.vectors), state=np.empty_like(side.state)) for side in self.sides
+        )
+        applied = {}
+        for number, handle in enumerate(self.handles):
+            for part, block in self._transfer(number, handle.read.remote):
+                span = self._job.span(*part)
+                side = (rows, columns)[part[0]]
+                side.vectors[span] = block.vectors
+                side.state[span] = block.state
+                applied[part] = frozenset(block.applied if block.run_id == self.run_id else ())
+        self.sides, self.applied = (rows, columns), applied
 
     def _transfer(self, number: int, start: Callable[[Part], Any]) -> Iterator[tuple[Part, Any]]:
         """Start a remote call for each part of a server, a few at a time, and yield each part with its result."""
-        parts = self._parts(number)
+        every = [(side, block) for side, blocks in enumerate(self._job.blocks) for block in range(blocks)]
+        parts = [part for part in every if server_of(part, len(self.handles)) == number]
         for first in range(0, len(parts), MAX_TRANSFERS):
             batch = parts[first : first + MAX_TRANSFERS]
             references = [start(part) for part in batch]
             yield from zip(batch, map(self._get, references), strict=True)
-
-    def _restore(self, number: int, error: BaseException) -> None:
-        """Replace a lost server by a new one with the copies of its blocks."""
-        for _ in range(MAX_RESTORES):
-            self.restored += 1
-            kill_actor(self._ray, self.handles[number])
-            self.handles[number] = self._create()
-            try:
-                self._send(number)
-                return
-            except self._ray.exceptions.RayError as again:
-                error = again
-
-        raise ClusterError(
-            f"server {number} was lost {MAX_RESTORES + 1} times in a row ({first_line(error)}); "
-            "run the same command again to resume from the last checkpoint"
-        ) from error
-
-    def restore_lost(self) -> dict[Part, frozenset[int]]:
-        """Replace the servers that do not respond; return the gradients that the parts of the new servers have."""
-        lost = self._for_each_server(lambda number: self._get(self.handles[number].ping.remote()))
-        return {part: self.applied[part] for number in lost for part in self._parts(number)}
-
-    def save(self) -> None:
-        """Read all parameters into the copy. A server that is lost is replaced, and the copy of its blocks stays."""
-        self._for_each_server(self._read)
 
     def close(self) -> None:
         """Stop the servers."""
@@ -250,25 +219,9 @@ class Worker:
         self._seconds = wait_seconds
         self._computing = threading.Lock()
 
-    def begin(
-        self, path: Path, fingerprint: str, config: TrainConfig, plan: TrainingPlan, threads: int, version: str
-    ) -> str:
+    def begin(self, setup: ActorSetup) -> str:
         """Open the matrix, re-block it if necessary, and create the backend; return its description."""
-        if version != __version__:
-            raise TrainingError(
-                f"a worker has Swivel {__version__}, the command has {version}; install the same version on all nodes"
-            )
-        matrix = open_matrix(path).transformed(config.transform)
-        if matrix.fingerprint != fingerprint:
-            raise TrainingError(
-                f"{path}: a worker finds another matrix there than the command; put it on storage that nodes share"
-            )
-        matrix.trust()  # The command has verified the checksums; a worker reads only what it needs.
-
-        # The re-blocked cells stay mapped although their files are removed: Ray ends a worker by killing it, and then
-        # the operating system frees them.
-        with scratch_folder(Path(tempfile.gettempdir())) as scratch:
-            job = TrainingJob(matrix, config, plan, threads, scratch)
+        with setup.open_job() as job:
             self.backend, self.job = job.open_backend()
             self.job.hold(self.backend, None)  # `gradients` gets the vectors of each block.
 
@@ -334,9 +287,9 @@ class _PoolWorker:
 
 
 class WorkerPool:
-    """The workers of a run; `setup` are the arguments of `Worker.begin`."""
+    """The workers of a run."""
 
-    def __init__(self, ray: Any, config: ClusterConfig, gpus: float, setup: tuple[Any, ...], count: int) -> None:
+    def __init__(self, ray: Any, config: ClusterConfig, gpus: float, setup: ActorSetup, count: int) -> None:
         self._ray = ray
         self._config = config
         self._gpus = gpus
@@ -355,15 +308,10 @@ class WorkerPool:
         return sum(member.joining is None for member in self._members)
 
     def _create(self) -> _PoolWorker:
-        options = {
-            "num_cpus": self._config.worker_threads,
-            "num_gpus": self._gpus,
-            "max_restarts": 0,
-            "max_concurrency": self._config.ahead,
-            "scheduling_strategy": "SPREAD",
-        }
-        handle = self._ray.remote(Worker).options(**options).remote(self._config.lease_seconds)
-        return _PoolWorker(handle, handle.begin.remote(*self._setup))
+        resources = {"num_cpus": self._setup.threads, "num_gpus": self._gpus, "max_concurrency": self._config.ahead}
+        kind = self._ray.remote(Worker).options(**resources, max_restarts=0, scheduling_strategy="SPREAD")
+        handle = kind.remote(self._config.lease_seconds)
+        return _PoolWorker(handle, handle.begin.remote(self._setup))
 
     def replace(self, number: int) -> None:
         """Kill a worker, which drops its blocks, and start another one in its place."""
@@ -412,16 +360,18 @@ class WorkerPool:
 
     def free(self) -> int | None:
         """Return the worker with the fewest blocks among those that have joined, or None if all have enough."""
-        candidates = []
-        for number, member in enumerate(self._members):
-            if member.joining is None and len(member.leases) < self._config.ahead:
-                candidates.append((len(member.leases), number))
-        return min(candidates)[1] if candidates else None
+        loads = [(len(member.leases), n) for n, member in enumerate(self._members) if member.joining is None]
+        return min(loads)[1] if loads and min(loads)[0] < self._config.ahead else None
 
     def assign(self, number: int, step: Step, run_id: int, servers: Sequence[Any]) -> None:
         """Send a block to a worker."""
         member = self._members[number]
         member.leases.add(member.handle.train.remote(step, run_id, servers))
+
+    def forget(self) -> None:
+        """Ignore the results of the blocks that workers have: the servers have lost their gradients."""
+        for member in self._members:
+            member.leases.clear()
 
     def close(self) -> None:
         """Stop the workers."""

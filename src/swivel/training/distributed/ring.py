@@ -5,7 +5,8 @@ blocks determines which rank needs a column block next, so that no requests are 
 rank uses a block, it sends the block to the next rank while it computes. With the order of `schedule.rounds_for_ranks`
 the blocks move around a ring. The result does not depend on the number of ranks, bit for bit.
 
-Ranks communicate through gloo (CPU) or NCCL (GPU). `torchrun` starts them and sets their environment variables.
+Ranks communicate through gloo (CPU) or NCCL (GPU). `torchrun` starts them and sets their environment variables, or
+they are actors (`swivel.training.distributed.ray_ring`).
 """
 
 from __future__ import annotations
@@ -46,10 +47,11 @@ class RingExecutor(LocalExecutor):
     """
 
     in_place = False  # The leader gathers what the ranks have.
+    is_alone = False
 
     def __init__(self, patience: timedelta = PATIENCE) -> None:
         if not dist.is_initialized():
-            _connect(patience)
+            connect_ranks(patience)
         self.rank = dist.get_rank()
         self.ranks = dist.get_world_size()
         self.is_leader = self.rank == 0
@@ -306,11 +308,11 @@ class RingExecutor(LocalExecutor):
         super().close()
 
 
-def _connect(patience: timedelta) -> None:
-    """Create the process group of the ranks that torchrun started."""
+def connect_ranks(patience: timedelta, **place: Any) -> None:
+    """Create the process group of the ranks: those that torchrun started, or those that meet at the store `place`."""
     kind = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
     try:
-        dist.init_process_group(kind, timeout=patience)
+        dist.init_process_group(kind, timeout=patience, **place)
     except (RuntimeError, ValueError) as error:
         raise ClusterError(
             f"the ranks could not connect ({str(error).splitlines()[0]}); start them with "
