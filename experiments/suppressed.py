@@ -126,8 +126,9 @@ def make_methods(texts: list[str], vocabulary: int, dim: int) -> Iterator[tuple[
     yield "Swivel, three sites", lambda: train(add_sites(), {})
     yield "Swivel, three sites, own sums", lambda: train(add_sites(has_sums=True), {})
     yield "Swivel, three sites, unseen 10", lambda: train(add_sites(), {}, unseen=10)
-    yield "Swivel, three sites, true counts of their cells", lambda: train(
-        find_true_counts(), {"suppressed_below": lost}
+    yield (
+        "Swivel, three sites, true counts of their cells",
+        lambda: train(find_true_counts(), {"suppressed_below": lost}),
     )
     yield "Swivel, three sites, marked", lambda: train(add_sites(is_marked=True), {})
 

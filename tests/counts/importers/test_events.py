@@ -23,7 +23,7 @@ from swivel.counts import Matrix
 from swivel.errors import ConfigError, CountsError, SwivelError
 
 Event = tuple[str, datetime, str]  # person, time, code
-NAMES = {"by": "patient", "time": "date", "code": "code"}
+NAMES: dict[str, Any] = {"by": "patient", "time": "date", "code": "code"}
 
 
 def make_events(seed: int, events: int = 500) -> list[Event]:
@@ -122,7 +122,7 @@ def test_rows_of_a_database_and_numbers_as_times_are_read() -> None:
     days = [(person, time.timestamp() / 86_400, code) for person, time, code in events]
     database.executemany("insert into events values (?, ?, ?)", days)
     cursor = database.execute("select * from events")
-    matrix = swivel.import_counts(cursor, by=1, time=2, code=3, within=7)  # type: ignore[arg-type]
+    matrix = swivel.import_counts(cursor, by=1, time=2, code=3, within=7)
     assert half_of(matrix) == count_naively(events, timedelta(days=7), is_each=False)
 
 

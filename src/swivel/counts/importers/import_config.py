@@ -100,7 +100,9 @@ class ImportConfig:
     )
     comment: str | None = config_field(None, "skip lines that begin with this text, such as #", TEXT)
     largest_basket: int = config_field(
-        5_000, "longest basket, or number of codes of a person, allowed, because all its pairs are counted", POSITIVE_INT
+        5_000,
+        "longest basket, or number of codes of a person, allowed, because all its pairs are counted",
+        POSITIVE_INT,
     )
     by: str | None = config_field(
         None,

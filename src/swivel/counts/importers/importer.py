@@ -33,8 +33,8 @@ from swivel.counts.builder import MatrixBuilder, MatrixSpec, OwnSums, building_b
 from swivel.counts.importers import arrow, baskets, graphs, matrix_readers
 from swivel.counts.importers import import_tables as tables
 from swivel.counts.importers.baskets import BasketSpill
-from swivel.counts.importers.events import EventSpill, PersonTable
 from swivel.counts.importers.context import CellSpill, ImportContext, as_labels
+from swivel.counts.importers.events import EventSpill, PersonTable
 from swivel.counts.importers.import_config import (
     FORMATS,
     GRAPHS,
