@@ -73,22 +73,40 @@ def make_methods(texts: list[str], vocabulary: int, dim: int) -> Iterator[tuple[
         table = counts
         if not isinstance(counts, swivel.Matrix):
             table = swivel.import_counts(counts, row_labels=words, sides="mirrored", **importing)
-        return swivel.train(table, recipe="fast", dim=dim, subwords="none", **settings)
+        return swivel.train(table, recipe="graph", dim=dim, **settings)
 
-    def pool(has_sums: bool = True, **settings: Any) -> Vectors:
+    def mark(counts: Any) -> scipy.sparse.csr_array:
+        cells = scipy.sparse.csr_array(counts, copy=True)
+        cells.data[cells.data < LIMIT] = -1
+        return cells
+
+    def count_sites() -> list[swivel.Matrix]:
         parts = [texts[number::SITES] for number in range(SITES)]
-        sites = [swivel.count(part, vocabulary=words, **counting) for part in parts]
-        tables = [
-            swivel.import_counts(
-                suppress(site.to_scipy(), LIMIT),
-                row_labels=site.rows.tokens,
-                sides="mirrored",
-                suppressed_below=LIMIT,
-                row_sums=site.row_sums.tolist() if has_sums else None,
+        return [swivel.count(part, vocabulary=words, **counting) for part in parts]
+
+    def add_sites(is_marked: bool = False, has_sums: bool = False) -> swivel.Matrix:
+        return swivel.add(
+            *(
+                swivel.import_counts(
+                    mark(site.to_scipy()) if is_marked else suppress(site.to_scipy(), LIMIT),
+                    row_labels=site.rows.tokens,
+                    sides="mirrored",
+                    suppressed_below=LIMIT,
+                    row_sums=site.row_sums.tolist() if has_sums else None,
+                )
+                for site in count_sites()
             )
-            for site in sites
-        ]
-        return train(swivel.add(*tables), {}, **settings)
+        )
+
+    def find_true_counts() -> scipy.sparse.csr_array:
+        """Return the counts of the whole text of the cells that at least one site has."""
+        pooled = add_sites()
+        places = [pooled.rows.ids[word] for word in words]
+        return scipy.sparse.csr_array(full * (pooled.to_scipy()[places][:, places] > 0))
+
+    def factorize_sites() -> Vectors:
+        pooled = add_sites()
+        return factorize(pooled.to_scipy(), np.maximum(pooled.row_sums, 1), list(pooled.rows.tokens), dim)
 
     known = {"suppressed_below": LIMIT}
     own = {**known, "row_sums": dict(zip(words, sums, strict=True))}
@@ -100,12 +118,19 @@ def make_methods(texts: list[str], vocabulary: int, dim: int) -> Iterator[tuple[
     yield "Swivel, suppressed_below", lambda: train(few, known)
     yield "Swivel, suppressed_below, own sums", lambda: train(few, own)
     yield "Swivel, suppressed_below, own sums, unseen 20", lambda: train(few, own, unseen=20)
+    yield "Swivel, marked", lambda: train(mark(full), known)
     lost = SITES * (LIMIT - 1) + 1  # what a pair may have in all sites together without being in one of them
     fewer = suppress(full, lost)
     yield f"Swivel, suppressed below {lost}, own sums", lambda: train(fewer, {**own, "suppressed_below": lost})
-    yield "Swivel, three sites", lambda: pool(has_sums=False)
-    yield "Swivel, three sites, own sums", pool
-    yield "Swivel, three sites, own sums, unseen 10", lambda: pool(unseen=10)
+    yield "SVD, three sites", factorize_sites
+    yield "Swivel, three sites", lambda: train(add_sites(), {})
+    yield "Swivel, three sites, own sums", lambda: train(add_sites(has_sums=True), {})
+    yield "Swivel, three sites, unseen 10", lambda: train(add_sites(), {}, unseen=10)
+    yield (
+        "Swivel, three sites, true counts of their cells",
+        lambda: train(find_true_counts(), {"suppressed_below": lost}),
+    )
+    yield "Swivel, three sites, marked", lambda: train(add_sites(is_marked=True), {})
 
 
 def format_line(report: Report) -> str:

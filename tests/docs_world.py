@@ -73,15 +73,17 @@ def write_graph(home: Path) -> None:
 
 
 def write_sites(home: Path) -> None:
-    """Write pairs of codes of two hospitals, small counts as <11, and how many patients have each code."""
+    """Write pairs of codes of two hospitals without small counts, and how many patients have each code; and events."""
     for site, seed, first in (("a", 1, 0), ("b", 2, 3)):
         counts = np.triu(np.random.default_rng(seed).poisson(20, (9, 9)), 1)
         codes = [f"C{first + number:02}" for number in range(9)]
         pairs = [(codes[i], codes[j], int(counts[i, j])) for i, j in np.argwhere(counts).tolist()]
-        lines = [f"{row}\t{column}\t{count if count >= 11 else '<11'}" for row, column, count in pairs]
+        lines = [f"{row}\t{column}\t{count}" for row, column, count in pairs if count >= 11]
         (home / f"hospital-{site}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
         patients = "".join(f"{code}\t100\n" for code in codes)
         (home / f"patients-{site}.tsv").write_text(patients, encoding="utf-8")
+    events = [f"p{day % 9},2026-01-{day:02},{('asthma', 'cough', 'fever', 'rash')[day % 4]}" for day in range(1, 32)]
+    (home / "events.csv").write_text("\n".join(["patient,date,code", *events]) + "\n", encoding="utf-8")
 
 
 def make_spelled() -> swivel.Vectors:

@@ -151,8 +151,8 @@ def test_the_notebook_of_guesses_is_surer_of_what_a_guess_can_do(tmp_path: Path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["baskets", "tags"])
-def test_the_notebooks_of_baskets_and_tags_find_the_planted_groups(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["baskets", "codes", "tags"])
+def test_the_notebooks_of_baskets_codes_and_tags_find_the_planted_groups(name: str, tmp_path: Path) -> None:
     outputs = run_notebook(nbformat.read(EXAMPLES / f"{name}.ipynb", as_version=4), tmp_path)
     assert float(outputs[-1][-1].data["text/plain"]) > 0.9
     assert not [each for output in outputs for each in output if each.output_type in ("stream", "error")]

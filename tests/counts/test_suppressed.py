@@ -184,7 +184,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"suppressed_below": 11, "total": 5}, "total has no effect without row_sums"),
     ({"suppressed_below": 11, "column_sums": FOUR}, "column_sums has no effect without row_sums"),
     ({"sides": "undirected", "row_sums": FOUR, "column_sums": FOUR}, "symmetric, .*: omit column_sums"),
-    ({"sides": "undirected", "row_sums": {**FOUR, "b": 3}}, "the sum 3 of row 'b' is smaller than .* cells, 15"),
+    ({"sides": "undirected", "row_sums": {**FOUR, "b": 3}}, "the sum 3 of row 'b' is smaller than .* cell, 15"),
     ({"sides": "undirected", "row_sums": {"a": 30}}, "row_sums has no sum of '[bcd]'"),
     ({"sides": "undirected", "row_sums": {**FOUR, "b": -3}}, "row_sums: the sum of 'b' is -3; sums must be finite"),
     ({"sides": "undirected", "row_sums": {"a": "many"}}, "row_sums must be numbers by label, or a file"),
@@ -194,8 +194,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"sides": "undirected", "row_sums": {**FOUR, "b": 14}, "total": 50}, "the sum 14 of row 'b' .* largest cell, 15"),
     ({"sides": "undirected", "row_sums": {**FOUR, "b": 3e18}}, "sums up to 3e.18 in units of 1/1 are too large"),
     (
-        {"row_sums": {"a": 20, "b": 20}, "column_sums": {"c": 20, "d": 15}, "sides": "apart"},
-        "the row sums add up to 40, the column sums to 35; pass total",
+        {"row_sums": FOUR, "column_sums": {**FOUR, "d": 25}, "sides": "apart"},
+        "the row sums add up to 120, the column sums to 115; pass total",
     ),
 ]
 
@@ -219,17 +219,29 @@ def test_files_of_sums_are_refused_with_their_line(text: str, tmp_path: Path) ->
         import_site(make_counts(1), row_sums=sums)
 
 
-def test_marked_cells_are_counted_and_read_as_absent_ones(tmp_path: Path) -> None:
+def test_marked_cells_are_read_as_the_mean_of_what_they_may_be(tmp_path: Path) -> None:
     recorder = MessageRecorder()
     options = RunOptions(progress=recorder)
     file = write_text(tmp_path / "pairs.csv", PAIRS)
     matrix = swivel.import_counts(file, tmp_path / "m", suppressed_below=11, sides="undirected", options=options)
-    assert sorted(to_dense(matrix, ["a", "b", "c", "d"])[np.triu_indices(4)].tolist()) == [0.0] * 8 + [12.0, 15.0]
-    assert any(
-        "at most 10 instead of 0; so has what is marked as suppressed, 4 cells" in text for text in recorder.lines
-    )
+    # sqrt(1 x 10) = 3.16
+    expected = [0.0] * 4 + [3.0] * 4 + [12.0, 15.0]
+    assert sorted(to_dense(matrix, ["a", "b", "c", "d"])[np.triu_indices(4)].tolist()) == expected
+    assert any("4 marked cells read as 3; cells that are not in the source have 0" in text for text in recorder.lines)
     facts = json.loads((tmp_path / "m" / "manifest.json").read_text())["facts"]
-    assert (facts["marked_cells"], facts["suppressed_below"]) == (4, 11.0)
+    assert facts["marked_cells"] == 4
+    assert (matrix.absent_bound, matrix.suppressed_below) == (0.0, None)
+
+
+@pytest.mark.parametrize(("limit", "count"), [(1, 0.5), (2, 1.0), (5, 2.0), (6, 2.0), (11, 3.0), (101, 10.0)])
+def test_a_mark_is_a_count_between_1_and_its_limit(limit: float, count: float) -> None:
+    assert swivel.import_counts([("a", "x", 200), ("b", "x", "*")], suppressed_below=limit).count("b", "x") == count
+
+
+def test_marks_may_be_more_than_the_own_sum_of_their_row() -> None:
+    triples = [("a", "b", 20), ("a", "c", "*"), ("b", "c", "*")]
+    matrix = swivel.import_counts(triples, sides="undirected", suppressed_below=11, row_sums={"a": 21, "b": 21, "c": 2})
+    assert sums_of(matrix) == {"a": 21.0, "b": 21.0, "c": 2.0}
 
 
 def test_marks_are_known_in_every_kind_of_source(tmp_path: Path) -> None:
@@ -237,20 +249,23 @@ def test_marks_are_known_in_every_kind_of_source(tmp_path: Path) -> None:
     frame = pd.DataFrame(triples, columns=["code", "site", "count"])
     numbers = frame.assign(count=[20.0, -1.0, 30.0, math.nan])
     crosstab = write_text(tmp_path / "wide.csv", ",x,y\na,20,\nb,*,30\n")
-    sources: list[tuple[Any, dict[str, Any]]] = [
-        (triples, {}),
-        (frame, {}),
-        (numbers, {}),
-        (pa.table({"code": list("abba"), "site": list("xxyy"), "count": [20, -1, 30, None]}), {}),
-        (crosstab, {"format": "crosstab"}),
-        (pd.DataFrame({"x": [20, math.nan], "y": [-1, 30]}, index=["a", "b"]), {"format": "crosstab"}),
+    # An empty cell of a crosstab may be 0.
+    sources: list[tuple[Any, dict[str, Any], int]] = [
+        (triples, {}, 2),
+        (frame, {}, 2),
+        (numbers, {}, 2),
+        (pa.table({"code": list("abba"), "site": list("xxyy"), "count": [20, -1, 30, None]}), {}, 2),
+        (crosstab, {"format": "crosstab"}, 1),
+        (pd.DataFrame({"x": [20, -1], "y": [math.nan, 30]}, index=["a", "b"]), {"format": "crosstab"}, 1),
+        (pd.DataFrame({"x": [20, "*"], "y": [None, 30]}, index=["a", "b"]), {"format": "crosstab"}, 1),
     ]
-    for source, settings in sources:
+    for source, settings, marks in sources:
         recorder = MessageRecorder()
         options = RunOptions(progress=recorder)
         matrix = swivel.import_counts(source, suppressed_below=11, options=options, **settings)
-        assert (matrix.cell_count, matrix.count("a", "x"), matrix.count("b", "y")) == (2, 20.0, 30.0)
-        assert any("suppressed, 2 cells" in text for text in recorder.lines)
+        assert (matrix.count("a", "x"), matrix.count("b", "x"), matrix.count("b", "y")) == (20.0, 3.0, 30.0)
+        assert matrix.count("a", "y") == (3.0 if marks == 2 else 0.0)
+        assert any(f"{marks} marked cell{'s' * (marks > 1)} read as 3" in text for text in recorder.lines)
 
 
 def test_noisy_counts_are_read_unless_they_are_negative() -> None:

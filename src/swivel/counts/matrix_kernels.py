@@ -172,3 +172,49 @@ def count_pairs(items, after, places, starts, span, block):  # type: ignore[no-u
             sums[other] = 0
 
     return used
+
+
+@_jit
+def count_event_pairs(persons, codes, times, gap, is_each, span, block):  # type: ignore[no-untyped-def]
+    """Write the cells of the persons whose events are in a span: code, larger code, units. Return their number."""
+    # Events are sorted by person, code and time. For two codes of a person, `low` and `high` bound the events of the
+    # second that are not further than `gap` from one of the first; both only move forward.
+    used = 0
+    begin = span[0]
+    while begin < span[1]:
+        end = begin + 1
+        while end < span[1] and persons[end] == persons[begin]:
+            end += 1
+
+        first = begin
+        while first < end:
+            second = first + 1
+            while second < end and codes[second] == codes[first]:
+                second += 1
+            next_first = second
+
+            while second < end:
+                last = second + 1
+                while last < end and codes[last] == codes[second]:
+                    last += 1
+
+                units = 0
+                low = second
+                high = second
+                for event in range(first, next_first):
+                    while low < last and times[event] - times[low] > gap:
+                        low += 1
+                    while high < last and times[high] - times[event] <= gap:
+                        high += 1
+                    units += high - low
+
+                if units > 0:
+                    block[0, used] = codes[first]
+                    block[1, used] = codes[second]
+                    block[2, used] = units if is_each else 1
+                    used += 1
+                second = last
+            first = next_first
+        begin = end
+
+    return used

@@ -61,8 +61,8 @@ def train(
         A matrix, or the folder of one.
     recipe
         Named settings: default, fast, paper, table or graph. By default `table` if rows and columns are things of
-        different kinds or the edges of a graph, `graph` for counts of walks, otherwise the recipe that the text was
-        counted with, or `default` if there was no text.
+        different kinds or the edges of a graph, `graph` for counts of walks and other pairs of the same things,
+        otherwise the recipe that the text was counted with, or `default`.
     init
         Vectors to start from, or the folder of a training run. Words that both have start at their old vectors, other
         words are added, and a third of the epochs is enough. `dim` is that of `init`.
@@ -137,6 +137,8 @@ def _choose_recipe(matrix: Matrix, progress: Progress) -> str:
         recipe, reason = "table", "edges of a graph"
     elif is_table(matrix):
         recipe, reason = "table", "rows and columns are of different kinds"
+    elif "count" not in matrix.config and matrix.is_symmetric:
+        recipe, reason = "graph", "counts of pairs that are not from a text"
     if recipe != "default" and is_leading():
         progress.message(f"training with the recipe {recipe}: {reason}")
     return recipe
@@ -246,7 +248,7 @@ def resolve_configs(
             )
     if recipe != "table" and "unseen" not in settings:
         # Absent counts of walks are below the smallest one, suppressed counts below a limit.
-        if recipe == "graph":
+        if recipe == "graph" and matrix.edges is not None:
             settings["unseen"] = choose_unseen(matrix)
         if matrix.absent_units:
             bound = matrix.transformed(

@@ -307,7 +307,7 @@ def test_invalid_settings_are_refused(tmp_path: Path) -> None:
         ({"fields": "user,page"}, "no field 'user'; it has 3 fields without names"),
         ({"fields": ["user", "page"]}, "no field 'user'"),
         ({"memory": "1 giant"}, "memory must be"),
-        ({"color": 1}, "'color' is not a setting here; known are comment, drop_empty"),
+        ({"color": 1}, "'color' is not a setting here; known are by, code, comment, "),
     ]:
         with pytest.raises(ConfigError, match=message):
             swivel.import_counts(file, **settings)  # type: ignore[arg-type]
@@ -334,7 +334,8 @@ def test_settings_without_effect_are_refused(tmp_path: Path) -> None:
     baskets = write_text(tmp_path / "a.baskets", "a b\n")
 
     for source, settings, message in [
-        (text, {"largest_basket": 3}, "largest_basket applies to baskets, but .*a.tsv is read as triples"),
+        (text, {"largest_basket": 3}, "largest_basket applies to baskets and events, but .*a.tsv is read as triples"),
+        (baskets, {"by": "1", "code": "2"}, "by applies to triples, parquet, arrow, but .* is read as baskets"),
         (baskets, {"fields": "1,2"}, "fields applies to triples, edges, parquet, arrow, but .* is read as baskets"),
         (table(), {"header": True}, "header applies to triples, edges, baskets, but the source is read as memory"),
         (np.eye(2), {"separator": "tab"}, "separator applies to"),

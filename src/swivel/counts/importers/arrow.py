@@ -168,12 +168,17 @@ def _find_ids(pa: Any, encoded: Any, table: LabelTable, place: Place) -> Ints:
 def _take_counts(pa: Any, array: Any, place: Place, context: ImportContext) -> NDArray[np.float64]:
     if context.config.suppressed_below is not None and array.null_count:
         array = array.fill_null(-1)
-    array = _take_plain(pa, array, "count", place)
+    array = _take_plain(pa, array, context.number_name, place)
     types = pa.types
+    if context.config.has_dates:
+        if not types.is_temporal(array.type):
+            return context.read_times(array.to_pylist(), place)
+        return np.asarray(array.cast(pa.timestamp("us")).cast(pa.int64()).to_numpy(False), np.float64)
     if not (types.is_integer(array.type) or types.is_floating(array.type) or types.is_decimal(array.type)):
         raise CountsError(
-            f"{place(0)}: counts must be numbers, got {first_line(array.type)}; pass fields to choose the columns",
-            argument="fields",
+            f"{place(0)}: {context.number_name}s must be numbers, got {first_line(array.type)}; "
+            "pass fields to choose the columns, or within with a unit, such as 30d, if they are the times of events",
+            argument=("fields", "within"),
         )
     if types.is_decimal(array.type):
         array = array.cast(pa.float64())

@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from operator import length_hint
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,8 @@ _FAIR_BITS = 10  # precision of the smallest count at least: about 0.1 %
 _STORED_BITS = 31  # cells of 2^32 units or more are stored separately
 MAX_TOTAL_BITS = 61
 _MAX_BITS = 60  # largest unit: 2^60
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 _MARK = re.compile(r"\*?|<(=?) *(\d+(?:\.\d+)?)")  # of a suppressed cell in a text
 
 
@@ -86,7 +89,7 @@ class LabelTable(dict[Any, int]):
 
     def __missing__(self, label: Any) -> int:
         # Called for new labels only: labels that are known cost one lookup, in C.
-        text = _check_label(label)
+        text = check_label(label)
         self.used["labels"] += 1
         self.used["bytes"] += _BYTES_PER_LABEL + 2 * len(text)
         if self.used["bytes"] > self._memory_bytes // 2:
@@ -113,7 +116,8 @@ class LabelTable(dict[Any, int]):
         return [label.decode() if isinstance(label, bytes) else label for label in self]
 
 
-def _check_label(label: Any) -> str:
+def check_label(label: Any) -> str:
+    """Return a label as text; raise CountsError if it is none."""
     text = label
     if isinstance(label, bytes):
         try:
@@ -200,6 +204,26 @@ class ImportContext:
         """Whether rows and columns are the same things."""
         return self.sides != "apart"
 
+    def read_times(self, values: Sequence[Any], place: Place) -> NDArray[np.float64]:
+        """Return dates and times, as texts or objects of Python, in microseconds; without a zone, as those of UTC."""
+        known: dict[Any, float] = {}
+        for index, value in enumerate(values):
+            if value in known:
+                continue
+            try:
+                text = value.decode() if isinstance(value, bytes) else str(value)
+                moment = datetime.fromisoformat(text.strip())
+            except ValueError:
+                raise CountsError(
+                    f"{place(index)}: the time {show(value)} is no date such as 2026-01-31 or 2026-01-31T12:00:00; if "
+                    "times are numbers, pass within without a unit",
+                    argument="within",
+                ) from None
+            if moment.tzinfo is None:
+                moment = moment.replace(tzinfo=UTC)
+            known[value] = (moment - _EPOCH) / _MICROSECOND
+        return np.fromiter(map(known.__getitem__, values), np.float64, len(values))
+
     def make_chunk(
         self, rows: Sequence[Any], columns: Sequence[Any], counts: NDArray[np.float64] | None, place: Place
     ) -> ImportChunk:
@@ -235,13 +259,24 @@ class ImportContext:
             raise CountsError(f"the count {text.strip()!r} may be above the limit suppressed_below, which is {limit:g}")
         return True
 
-    def drop_marked(self, chunk: Any) -> Any:
-        """Return a chunk with 0 for the counts NaN and -1 of suppressed cells, which are counted."""
+    @property
+    def number_name(self) -> str:
+        """What the third field is called in messages."""
+        return "count" if self.config.by is None else "time"
+
+    @property
+    def marked_count(self) -> float:
+        """Count in place of a mark, the geometric mean of 1 and the largest count below the limit, such as 3 of <11."""
+        limit = self.config.suppressed_below or 1.0
+        return float(round(math.sqrt(limit - 1))) if limit >= 2 else limit / 2
+
+    def fill_marked(self, chunk: Any) -> Any:
+        """Return a chunk with counts for the marks NaN and -1 of suppressed cells, which are counted."""
         if self.config.suppressed_below is None or chunk.counts is None:
             return chunk
         is_marked = np.isnan(chunk.counts) | (chunk.counts == -1)
         self.marked += int(is_marked.sum())
-        return replace(chunk, counts=np.where(is_marked, 0.0, chunk.counts))
+        return replace(chunk, counts=np.where(is_marked, self.marked_count, chunk.counts))
 
     def settle(self, counts: int) -> None:
         """Set the labels of all rows and columns after reading, when the number of counts is known."""

@@ -65,13 +65,17 @@ def parse_numbers(texts: list[bytes], place: Place, kind: str) -> NDArray[np.flo
         hint = "; pass header if the first line is a header" if place(index).endswith("line 1") else ""
         if kind == "count" and shown.strip()[:1] in ("", "*", "<"):
             hint = "; pass suppressed_below=11, for example, if it marks a suppressed count"
+        if kind == "time":
+            hint = "; pass within with a unit, such as 30d, if times are dates"
         raise CountsError(f"{place(index)}: the {kind} {shown!r} is not a number{hint}") from None
 
 
 def parse_counts(texts: list[bytes], place: Place, context: ImportContext) -> NDArray[np.float64]:
-    """Return texts as counts, NaN for those that mark a suppressed cell."""
+    """Return texts as counts, NaN for those that mark a suppressed cell; those of events as times."""
+    if context.config.has_dates:
+        return context.read_times(texts, place)
     try:
-        return parse_numbers(texts, place, "count")
+        return parse_numbers(texts, place, context.number_name)
     except CountsError:
         if context.config.suppressed_below is None:
             raise
@@ -163,9 +167,7 @@ def read_crosstab(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
     for batch in itertools.chain([_drop_header(first)], batches):
         rows = context.rows.look_up(batch.column(0), batch.place)
         for number, column in enumerate(columns.tolist(), 1):
-            # An empty cell has no count, or a suppressed one.
-            empty = b"0" if context.config.suppressed_below is None else b"*"
-            texts = [text.strip() or empty for text in batch.column(number)]
+            texts = [text.strip() or b"0" for text in batch.column(number)]  # An empty cell is like an absent one.
             counts = parse_counts(texts, batch.place, context)
             yield ImportChunk(rows, np.full(len(rows), column), counts, batch.place)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
@@ -12,6 +14,7 @@ from swivel.config import (
     POSITIVE,
     POSITIVE_INT,
     TEXT,
+    Rule,
     check_fields,
     config_field,
     one_of,
@@ -20,6 +23,11 @@ from swivel.errors import ConfigError
 from swivel.runtime.display import escape_controls
 from swivel.runtime.numbers import is_integer
 
+SECONDS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
+DURATION = Rule(
+    lambda v: isinstance(v, str) and re.fullmatch(r"\d{1,12}(\.\d{1,6})?[wdhms]?", v) is not None,
+    "a time such as 30d or 12h, or a number",
+)
 SIDES = ("apart", "same", "mirrored", "undirected")
 SEPARATORS = {"tab": b"\t", "comma": b",", "semicolon": b";", "bar": b"|", "space": b" "}
 
@@ -36,8 +44,11 @@ class FileFormat(NamedTuple):
 
 
 _TEXT = ("header", "separator", "comment")
+_EVENTS = ("by", "code", "time", "within", "count_events", "largest_basket")
 FORMATS = {
-    "triples": FileFormat((".tsv", ".csv", ".txt"), "delimited.read_triples", ("fields", *_TEXT), may_be_packed=True),
+    "triples": FileFormat(
+        (".tsv", ".csv", ".txt"), "delimited.read_triples", ("fields", *_TEXT, *_EVENTS), may_be_packed=True
+    ),
     "edges": FileFormat(
         (".edges", ".edgelist"), "delimited.read_triples", ("fields", *_TEXT), "undirected", may_be_packed=True
     ),
@@ -45,15 +56,15 @@ FORMATS = {
         (".baskets",), "baskets.read_basket_file", (*_TEXT, "largest_basket"), "mirrored", may_be_packed=True
     ),
     "crosstab": FileFormat((), "delimited.read_crosstab", ("separator", "comment"), may_be_packed=True),
-    "parquet": FileFormat((".parquet", ".pq"), "arrow.read_parquet", ("fields",)),
-    "arrow": FileFormat((".arrow", ".arrows", ".feather", ".ipc"), "arrow.read_arrow", ("fields",)),
+    "parquet": FileFormat((".parquet", ".pq"), "arrow.read_parquet", ("fields", *_EVENTS)),
+    "arrow": FileFormat((".arrow", ".arrows", ".feather", ".ipc"), "arrow.read_arrow", ("fields", *_EVENTS)),
     "npz": FileFormat((".npz",), "matrix_readers.read_npz", is_alone=True),
     "mtx": FileFormat((".mtx",), "matrix_readers.read_market", may_be_packed=True, is_alone=True),
     "graphml": FileFormat((".graphml",), "graphs.read_graphml", sides="undirected", is_alone=True),
     "gml": FileFormat((".gml",), "graphs.read_gml", sides="undirected", is_alone=True),
     "glove": FileFormat((".bin",), "matrix_readers.read_glove", sides="same", is_alone=True),
 }
-IN_MEMORY = FileFormat((), "", ("fields",))  # an object
+IN_MEMORY = FileFormat((), "", ("fields", *_EVENTS))  # an object
 GRAPHS = ("edges", "graphml", "gml", "graph")  # formats of graphs; "graph" is an object of a library
 
 
@@ -88,7 +99,30 @@ class ImportConfig:
         None, "separator of the fields of a line; default: detected from the file", one_of(*SEPARATORS)
     )
     comment: str | None = config_field(None, "skip lines that begin with this text, such as #", TEXT)
-    largest_basket: int = config_field(5_000, "longest basket allowed, because all its pairs are counted", POSITIVE_INT)
+    largest_basket: int = config_field(
+        5_000,
+        "longest basket, or number of codes of a person, allowed, because all its pairs are counted",
+        POSITIVE_INT,
+    )
+    by: str | None = config_field(
+        None,
+        "of a table of events: name or position of the field with the person, order or session, whose codes are "
+        "counted together",
+        TEXT,
+    )
+    code: str | None = config_field(None, "of events: the field with what becomes the rows", TEXT)
+    time: str | None = config_field(
+        None, "of events: the field with their dates (as in ISO 8601) or numbers; default: any time counts", TEXT
+    )
+    within: str | None = config_field(
+        None,
+        "of events: longest time between two codes that are counted together, such as 30d (w, d, h, m or s), or a "
+        "number if times are numbers",
+        DURATION,
+    )
+    count_events: bool = config_field(
+        False, "count all pairs of events, instead of the persons that have such a pair", FLAG
+    )
     suppressed_below: float | None = config_field(
         None,
         "counts below this limit were removed from the source: a cell that is not there has at most limit - 1, not 0",
@@ -102,6 +136,15 @@ class ImportConfig:
             raise ConfigError(
                 f"fields must be two or three names such as user,page,visits, got {self.fields!r}", argument="fields"
             )
+        if self.by is None:
+            idle = next((name for name in ("code", "time", "within") if getattr(self, name) is not None), None)
+            idle = "count_events" if idle is None and self.count_events else idle
+            if idle is not None:
+                raise ConfigError(f"{idle} is for events: pass by, the field of the persons", argument=(idle, "by"))
+        elif self.code is None or self.fields is not None:
+            raise ConfigError("events have by, code and time instead of fields: pass code", argument="code")
+        elif (self.time is None) != (self.within is None):
+            raise ConfigError("time and within need each other: pass both, or none", argument=("time", "within"))
         try:
             (self.comment or "").encode()
         except UnicodeEncodeError:
@@ -110,8 +153,26 @@ class ImportConfig:
             ) from None
 
     @property
+    def has_dates(self) -> bool:
+        """Whether the third field has dates instead of numbers."""
+        return self.within is not None and self.within[-1].isalpha()
+
+    @property
+    def longest_gap(self) -> float:
+        """Longest time between events that are counted together: in microseconds if they have dates."""
+        if self.within is None:
+            return math.inf
+        seconds = SECONDS.get(self.within[-1])
+        return float(self.within) if seconds is None else float(self.within[:-1]) * seconds * 1e6
+
+    @property
     def field_names(self) -> tuple[str, ...]:
-        """Names or positions of the row, the column and the count; () if `fields` is None."""
+        """Names or positions of the row, the column and the count, or of the person, the code and the time of events.
+
+        () if there are none.
+        """
+        if self.by is not None and self.code is not None:
+            return (self.by, self.code) if self.time is None else (self.by, self.code, self.time)
         return () if self.fields is None else tuple(name.strip() for name in self.fields.split(","))
 
 
@@ -167,6 +228,11 @@ def refuse_idle_settings(config: ImportConfig, format: str, name: str) -> None:
         raise ConfigError(
             f"{setting} applies to {takers}, but {name} is read as {format}; omit it, or pass format",
             argument=(setting, "format"),
+        )
+    if "largest_basket" in changes and format != "baskets" and config.by is None:
+        raise ConfigError(
+            f"largest_basket applies to baskets and events, but {name} is read as {format}; pass by, or format",
+            argument=("largest_basket", "by", "format"),
         )
 
 

@@ -61,12 +61,18 @@ def read_wide_frame(frame: Any, context: ImportContext) -> Iterator[ImportChunk]
     columns = context.find_columns(list(map(to_label, frame.columns)), name)
     values = frame.to_numpy()
     for number, column in enumerate(columns.tolist()):
-        # A pivot table has a missing value where nothing was observed.
-        counts = _as_counts(values[:, number], place, context)
-        if context.config.suppressed_below is None:
-            counts = np.nan_to_num(counts, nan=0.0, posinf=np.inf, neginf=-np.inf)
+        # A pivot table has a missing value where nothing was observed. Marks such as * are among texts and objects.
+        column_values = values[:, number]
+        if column_values.dtype.kind == "O":
+            column_values = _as_array(tuple(0.0 if _is_missing(value) else value for value in column_values))
+        counts = _as_counts(column_values, place, context)
+        counts = np.nan_to_num(counts, nan=0.0, posinf=np.inf, neginf=-np.inf) if values.dtype.kind == "f" else counts
         yield ImportChunk(rows, np.full(len(rows), column), counts, place)
     context.task.advance(len(rows))
+
+
+def _is_missing(value: Any) -> bool:
+    return type(value).__name__ in ("NoneType", "NAType") or value != value  # the second one is that of pandas
 
 
 def _refuse_wide(frame: Any, context: ImportContext) -> None:
@@ -89,7 +95,11 @@ def _make_chunk(context: ImportContext, parts: list[NDArray[Any]], place: Place)
 
 
 def _as_counts(values: NDArray[Any], place: Place, context: ImportContext) -> NDArray[np.float64]:
-    """Return values as counts, NaN for those that mark a suppressed cell."""
+    """Return values as counts, NaN for those that mark a suppressed cell; those of events as times."""
+    if context.config.has_dates:
+        if values.dtype.kind == "M":  # `tolist` returns nanoseconds as numbers
+            values = values.astype("datetime64[us]")
+        return context.read_times(values.tolist(), place)
     if values.dtype.kind in "iuf":
         return values.astype(np.float64)
 
@@ -101,7 +111,7 @@ def _as_counts(values: NDArray[Any], place: Place, context: ImportContext) -> ND
             except CountsError as error:
                 raise CountsError(f"{place(index)}: {error}", argument="suppressed_below") from None
         if isinstance(value, (bool, str, bytes)) or not hasattr(value, "__float__"):
-            raise CountsError(f"{place(index)}: the count {value!r} is not a number")
+            raise CountsError(f"{place(index)}: the {context.number_name} {value!r} is not a number")
         try:
             counts[index] = float(value)
         except OverflowError:  # an integer beyond float64 is rejected later as not finite
@@ -125,12 +135,16 @@ def read_iterable(triples: Iterable[Any], context: ImportContext) -> Iterator[Im
     while batch := list(itertools.islice(items, _ROWS)):
         place = number_places("the triples", "item", begin)
         width = len(batch[0]) if isinstance(batch[0], (tuple, list)) else 0
+        is_wrong = width not in (2, 3) and not (width and context.config.by)
 
         for index, item in enumerate(batch):
-            if not isinstance(item, (tuple, list)) or len(item) != width or width not in (2, 3):
+            if not isinstance(item, (tuple, list)) or len(item) != width or is_wrong:
                 raise CountsError(f"{place(index)}: expected a row, a column and a count, got {show(item)}")
 
-        yield _make_chunk(context, [_as_array(values) for values in zip(*batch, strict=True)], place)
+        arrays = [_as_array(values) for values in zip(*batch, strict=True)]
+        if context.config.by:
+            arrays = [arrays[pick] for pick in pick_fields(context.config, None, width, "the events")]
+        yield _make_chunk(context, arrays, place)
         begin += len(batch)
 
 

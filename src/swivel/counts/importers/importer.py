@@ -34,6 +34,7 @@ from swivel.counts.importers import arrow, baskets, graphs, matrix_readers
 from swivel.counts.importers import import_tables as tables
 from swivel.counts.importers.baskets import BasketSpill
 from swivel.counts.importers.context import CellSpill, ImportContext, as_labels
+from swivel.counts.importers.events import EventSpill, PersonTable
 from swivel.counts.importers.import_config import (
     FORMATS,
     GRAPHS,
@@ -64,7 +65,7 @@ _MIN_BYTES = 1 << 17  # of memory for the builder
 _ADVICE = "remove the rarest labels"
 
 Labels = str | Path | Sequence[str] | Sequence[int] | None
-Spill: TypeAlias = CellSpill | BasketSpill
+Spill: TypeAlias = CellSpill | BasketSpill | EventSpill
 Reader = Callable[[Any, ImportContext], Iterator[Any]]  # yields chunks, or batches of baskets
 
 
@@ -196,6 +197,9 @@ def walk_counts(
 def make_configs(settings: Mapping[str, Any]) -> tuple[ImportConfig, WalkConfig]:
     """Return the settings of an import and of its walks; raise ConfigError for a name that is none of them."""
     check_names(settings, ImportConfig, WalkConfig)
+    # Positions may be numbers, and so may a time without a unit.
+    texts = ("by", "code", "time", "within")
+    settings = {name: str(v) if name in texts and type(v) in (int, float) else v for name, v in settings.items()}
     if isinstance(settings.get("fields"), (list, tuple)):
         names = [str(name) for name in settings["fields"]]
         if any("," in name for name in names):
@@ -228,14 +232,16 @@ def _import(
     provenance: Mapping[str, Any],
     options: RunOptions,
 ) -> Matrix:
-    if source.format == "baskets" or walks.walks is not None:
-        _refuse_missing_cells(config, sums, "baskets" if source.format == "baskets" else "walks")
-    sides = config.sides or FORMATS.get(source.format, IN_MEMORY).sides
+    is_paired = source.format == "baskets" or config.by is not None
+    if is_paired or walks.walks is not None:
+        what = "walks" if not is_paired else "baskets" if config.by is None else "events"
+        _refuse_missing_cells(config, sums, what)
+    sides = config.sides or ("mirrored" if is_paired else FORMATS.get(source.format, IN_MEMORY).sides)
     if walks.walks is not None and sides == "apart":
         if config.sides == "apart":
             raise ConfigError("walks need a graph, whose rows and columns are the same: omit sides", argument="sides")
         sides = "undirected"
-    if source.format == "baskets" and sides != "mirrored":
+    if is_paired and sides != "mirrored":
         raise ConfigError(f"a pair of a basket counts in both orders: omit sides, got {sides!r}", argument="sides")
     if source.format == "edges" and config.comment is None:
         config = dataclasses.replace(config, comment="#")
@@ -248,16 +254,16 @@ def _import(
 
     with contextlib.ExitStack() as stack:
         scratch = None if path is None else stack.enter_context(scratch_folder(path))
-        spill = BasketSpill(scratch) if source.format == "baskets" else CellSpill(scratch)
-        for file in spill.files:
-            stack.callback(file.close)
-
         unit = "bytes" if source.files else "rows"
         with clear_errors("the source"), track(options.progress, "reading", source.size, unit) as task:
             context = ImportContext(config, sides, options.memory_bytes, task, labels[0], labels[1])
+            spill = _open_spill(source, scratch, context)
+            for file in spill.files:
+                stack.callback(file.close)
             for chunk in source.read(context):
-                spill.add(context.drop_marked(chunk))
+                spill.add(context.fill_marked(chunk))
 
+        context.rows = context.columns if context.is_shared else context.rows  # after those of persons
         spill.finish(source.name)
         cells = spill.length or 0
         context.settle(cells)
@@ -272,6 +278,14 @@ def _import(
             return build_matrix(spill, context, path, provenance, options, sums)
         except CountsError as error:
             raise CountsError(f"{source.name}: {error}", argument=error.arguments) from error
+
+
+def _open_spill(source: ImportSource, scratch: Path | None, context: ImportContext) -> Spill:
+    """Return where the cells are kept that a source has, or is counted from."""
+    if context.config.by is not None:
+        context.rows = PersonTable(memory_bytes=context.memory_bytes)
+        return EventSpill(scratch, context)
+    return BasketSpill(scratch) if source.format == "baskets" else CellSpill(scratch)
 
 
 def _refuse_missing_cells(config: ImportConfig, sums: GivenSums, what: str) -> None:
@@ -300,7 +314,7 @@ def build_matrix(
 ) -> Matrix:
     """Write the matrix of the spilled cells, with `provenance` in its manifest, and return it."""
     sums = None
-    if isinstance(spill, BasketSpill):
+    if not isinstance(spill, CellSpill):
         row_sums = column_sums = spill.count_items(len(context.labels[0]))
     else:
         cell_sums = _sum_sides(spill, context, options.thread_count)
@@ -348,10 +362,14 @@ def _find_bound(context: ImportContext, unit: int, progress: Progress) -> int:
     limit = context.config.suppressed_below
     if limit is None:
         return 0
+    # A source that marks suppressed cells marks all of them.
+    if context.marked:
+        cells = plural(context.marked, "marked cell")
+        progress.message(f"{cells} read as {context.marked_count:g}; cells that are not in the source have 0")
+        return 0
 
     units = math.ceil(limit * unit) - 1
-    marks = f"; so has what is marked as suppressed, {plural(context.marked, 'cell')}" if context.marked else ""
-    progress.message(f"cells that are not in the source have at most {units / unit:g} instead of 0{marks}")
+    progress.message(f"cells that are not in the source have at most {units / unit:g} instead of 0")
     return units
 
 
@@ -373,12 +391,14 @@ def _sum_sides(spill: CellSpill, context: ImportContext, threads: int) -> CellSu
     if not is_symmetric:
         column_sums, largest_of_columns = (np.zeros(shape[1], np.int64) for _ in range(2))
 
+    mark = context.marked_count * spill.unit if context.marked else 0
     for rows, columns, units in _walk_cells(spill, context, threads):
+        known = np.where(units <= mark, 0, units)
         np.add.at(row_sums, rows, units)
-        np.maximum.at(largest_of_rows, rows, units)
+        np.maximum.at(largest_of_rows, rows, known)
         if not is_symmetric:
             np.add.at(column_sums, columns, units)
-            np.maximum.at(largest_of_columns, columns, units)
+            np.maximum.at(largest_of_columns, columns, known)
 
     return CellSums(row_sums, column_sums, (largest_of_rows, largest_of_columns))
 
@@ -526,6 +546,8 @@ def _find_object(source: Any, config: ImportConfig) -> ImportSource:
         size = len(source) if is_mapping else None
         reader = tables.read_mapping if is_mapping else tables.read_iterable
 
+    if config.by is not None and reader not in (arrow.read_table, tables.read_frame, tables.read_iterable):
+        raise ConfigError("by is for events in a table, one in a row", argument="by")
     if reader in (baskets.read_basket_lists, tables.read_iterable) and not isinstance(source, Iterable):
         raise CountsError(f"expected a path, a table, a matrix or triples to iterate over, got {type(source).__name__}")
     return ImportSource(format, (), size, lambda context: reader(source, context))

@@ -67,9 +67,13 @@ class GivenSums:
             raise CountsError(f"sums up to {max(total, *totals):g} in units of 1/{unit:,} are too large; scale them")
 
         # A person or basket is in several cells of a row, so that their sum may be more than the number of persons.
-        limits = (cells.rows, cells.columns) if self.total is None else cells.largest
+        # The counts of marked cells are guesses.
+        has_total = self.total is not None
+        limits = cells.largest if has_total or context.marked else (cells.rows, cells.columns)
+        least = "the sum of its cells" if limits is not cells.largest else "its largest cell"
+        most = total if has_total else np.inf
         for side, labels, values, limit in zip(("row", "column"), context.labels, sums, limits, strict=False):
-            _compare(values, limit / unit, labels, side, self.total)
+            _compare(values, (limit / unit, most), labels, side, least)
 
         rows, *others = (np.rint(values * unit).astype(np.int64) for values in sums)
         return OwnSums(rows, others[0] if others else rows, round(total * unit))
@@ -81,7 +85,7 @@ class CellSums:
 
     rows: Ints
     columns: Ints  # the same array as `rows` if the table is symmetric
-    largest: tuple[Ints, Ints]
+    largest: tuple[Ints, Ints]  # without marked cells
 
 
 def read_sums(given: Sums, argument: str) -> dict[str, float] | None:
@@ -139,17 +143,16 @@ def _find_sums(
     return values if is_kept else np.where(cell_sums > 0, values, 0.0)
 
 
-def _compare(values: Floats, limits: Floats, labels: Sequence[str], side: str, total: float | None) -> None:
-    """Raise CountsError for the first sum that is smaller than what the cells say, or larger than the total."""
-    least = "the sum of its cells" if total is None else "its largest cell"
-    most = np.inf if total is None else total
-    for is_wrong, problem, bounds in (
+def _compare(values: Floats, bounds: tuple[Floats, float], labels: Sequence[str], side: str, least: str) -> None:
+    """Raise CountsError for the first sum that is smaller than what the cells say (`least`), or larger than a bound."""
+    limits, most = bounds
+    for is_wrong, problem, numbers in (
         (values < (1 - _TOLERANCE) * limits, f"smaller than {least}", limits),
         (values > most, "larger than the total", np.full(len(values), most)),
     ):
         if is_wrong.any():
             at = int(is_wrong.argmax())
             raise CountsError(
-                f"the sum {values[at]:,.15g} of {side} {labels[at]!r} is {problem}, {bounds[at]:,.15g}",
+                f"the sum {values[at]:,.15g} of {side} {labels[at]!r} is {problem}, {numbers[at]:,.15g}",
                 argument=f"{side}_sums",
             )
