@@ -8,6 +8,7 @@ import lzma
 import shutil
 from pathlib import Path
 
+import networkx as nx
 import numpy as np
 import pytest
 
@@ -62,9 +63,10 @@ def write_world(home: Path) -> None:
 
 
 def write_graph(home: Path) -> None:
-    """Write the edges of two rings of friends, some of them held out, and the club of each."""
+    """Write a novel's characters, and the edges of two rings of friends, some held out, and the club of each."""
     edges = [f"{club}{i} {club}{(i + step) % 12}" for club in "ab" for i in range(12) for step in (1, 2, 3)]
-    (home / "friends.edges").write_text(
+    nx.write_weighted_edgelist(nx.les_miserables_graph(), home / "novel.edges")
+    (home / "known.edges").write_text(
         "\n".join(["a0 b0", *(edge for number, edge in enumerate(edges) if number % 8)]) + "\n", encoding="utf-8"
     )
     (home / "held-out.edges").write_text("\n".join(edges[::8]) + "\n", encoding="utf-8")

@@ -76,6 +76,16 @@ def test_held_out_edges_are_ranked_above_other_pairs() -> None:
         links.evaluate_links(vectors, [("0", "zebra")])
 
 
+def test_links_between_nodes_that_are_not_alike_are_scored_by_rows_and_columns() -> None:
+    # Edges lead from even to odd nodes only, and nodes of the same kind are alike.
+    rows = VectorTable(Vocabulary(map(str, range(10))), np.eye(2, dtype=np.float32)[np.arange(10) % 2])
+    columns = VectorTable(rows.vocabulary, rows.values[:, ::-1].copy())
+    trained = Vectors(rows, columns, columns_per_row=1)
+    edges = [(str(a), str(b)) for a in range(0, 10, 2) for b in range(1, 10, 2)]
+    assert links.evaluate_links(trained, edges).auc == 1
+    assert links.evaluate_links(Vectors(rows), edges).auc == 0
+
+
 def test_f1_is_that_of_scikit_learn() -> None:
     rng = np.random.default_rng(2)
     truth, predicted = rng.random((2, 50, 7)) < 0.3

@@ -114,6 +114,39 @@ def test_directions_of_pytorch_geometric_are_kept() -> None:
     assert counts_of(matrix) == {(a, b): x for a, b, x in EDGES}
 
 
+@pytest.mark.heavy
+@pytest.mark.parametrize("directed", [False, True])
+def test_graphs_of_igraph_itself_give_the_same_counts(directed: bool) -> None:
+    igraph = pytest.importorskip("igraph")
+    graph = igraph.Graph.TupleList(EDGES, directed=directed, weights=True)
+    graph.add_vertex("eve")
+    matrix = swivel.import_counts(graph)
+    assert counts_of(matrix) == ({(a, b): x for a, b, x in EDGES} if directed else EXPECTED)
+    assert sorted(matrix.rows) == NODES
+    assert counts_of(swivel.import_counts(igraph.Graph([(0, 1)], n=3))) == {("0", "1"): 1, ("1", "0"): 1}
+    assert swivel.import_counts(igraph.Graph.Full_Bipartite(2, 3), sides="apart").shape == (2, 3)
+
+
+@pytest.mark.heavy
+def test_graphs_of_pytorch_geometric_itself_give_the_same_counts() -> None:
+    data = pytest.importorskip("torch_geometric.data")
+    utils = pytest.importorskip("torch_geometric.utils")
+    for undirected in (False, True):
+        parts = geometric(undirected=undirected)
+        expected = EXPECTED if undirected else {(a, b): x for a, b, x in EDGES}
+        for name in ("edge_attr", "edge_weight"):
+            graph = data.Data(edge_index=parts.edge_index, num_nodes=5, **{name: parts.edge_attr})
+            assert counts_of(swivel.import_counts(graph, row_labels=NODES)) == expected
+    assert counts_of(swivel.import_counts(utils.from_networkx(make_graph()), row_labels=NODES)) == EXPECTED
+    kinds = data.HeteroData(user={"num_nodes": 2}, film={"num_nodes": 3})
+    kinds["user", "likes", "film"].edge_index = torch.tensor([[0, 1], [1, 2]])
+    assert counts_of(swivel.import_counts(kinds.to_homogeneous())) == {("0", "3"): 1, ("1", "4"): 1}
+    with pytest.raises(CountsError, match="several kinds of nodes or edges"):
+        swivel.import_counts(kinds)
+    features = data.Data(edge_index=parts.edge_index, num_nodes=5, edge_attr=torch.ones(len(EXPECTED), 4))
+    assert counts_of(swivel.import_counts(features, row_labels=NODES)) == dict.fromkeys(EXPECTED, 1)
+
+
 def test_parallel_edges_are_summed() -> None:
     graph = nx.MultiGraph([("a", "b"), ("a", "b"), ("b", "c")])
     assert swivel.import_counts(graph).count("a", "b") == 2
@@ -163,6 +196,8 @@ def test_bad_graphs_are_refused_in_one_line(tmp_path: Path) -> None:
         swivel.import_counts(make_graph(), row_labels=NODES)
     with pytest.raises(CountsError, match="label 1: labels must be strings or integers, got tuple"):
         swivel.import_counts(nx.grid_graph([2, 2]))
+    with pytest.raises(CountsError, match=r"several kinds of nodes or edges: pass what its to_homogeneous\(\) returns"):
+        swivel.import_counts(SimpleNamespace(edge_types=[("user", "likes", "film")], num_nodes=5))
     for name in ("a.graphml", "a.gml"):
         with pytest.raises(CountsError, match=f"{name}: not {name[2:].upper()}, or damaged"):
             swivel.import_counts(write_text(tmp_path / name, "no graph"))

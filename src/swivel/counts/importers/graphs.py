@@ -43,7 +43,8 @@ def _name_library(source: Any) -> str | None:
         library = kind.__module__.partition(".")[0]
         if library in ("networkx", "igraph") and kind.__name__.endswith("Graph"):
             return library
-    return "torch_geometric" if hasattr(source, "edge_index") and hasattr(source, "num_nodes") else None
+    has_edges = hasattr(source, "edge_index") or hasattr(source, "edge_types")
+    return "torch_geometric" if has_edges and hasattr(source, "num_nodes") else None
 
 
 def read_graph(graph: Any, context: ImportContext, name: str = "the graph") -> Iterator[ImportChunk]:
@@ -131,9 +132,12 @@ def _list_igraph(graph: Any) -> Edges:
 
 
 def _list_geometric(graph: Any) -> Edges:
-    weights = getattr(graph, "edge_weight", None)
-    if weights is None:
-        weights = getattr(graph, "edge_attr", None)  # features of edges, unless there is one number for each
+    if not hasattr(graph, "edge_index"):
+        raise CountsError("the graph has several kinds of nodes or edges: pass what its to_homogeneous() returns")
+
+    # Graphs from networkx have `weight`; `edge_attr` may be features of edges instead of one number for each.
+    found = (getattr(graph, name, None) for name in ("edge_weight", "weight", "edge_attr"))
+    weights = next((each for each in found if each is not None), None)
     if weights is not None:
         weights = np.asarray(weights)
         weights = weights.reshape(-1) if weights.size == len(weights) else None
