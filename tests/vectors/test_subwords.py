@@ -21,7 +21,7 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, DamagedFolder, MemoryBudgetError, UnknownToken
 from swivel.evaluation.datasets import SimilaritySet
 from swivel.evaluation.results import EvaluationConfig
-from swivel.evaluation.scores import score_similarity
+from swivel.evaluation.scores import answer_questions, score_similarity
 from swivel.runtime.options import RunOptions
 from swivel.vectors import Subwords, Vectors, VectorTable, subwords
 
@@ -122,6 +122,40 @@ def test_rare_words_take_a_part_of_their_vector_from_their_spelling(planted: Vec
     restored = subwords.unblend(result.vectors, result.subwords.guess(words), counts, 30.0)
     assert np.allclose(restored, planted.vectors, atol=1e-4)
     assert subwords.add_subwords(planted, VectorsConfig()) is planted
+
+
+def test_searches_multiply_by_the_certainty_of_each_word(planted: Vectors) -> None:
+    counts = np.maximum(np.arange(len(planted))[::-1] // 4, 1)  # some of one occurrence
+    spelled = planted.replace(
+        rows=VectorTable(Vocabulary(planted.vocabulary, counts), planted.vectors),
+        subwords=Subwords(np.zeros(0, np.uint32), np.zeros((1, 16), np.float32), length=1.0),
+        settings={"vectors": {"spelling": 30.0}},
+    )
+    certainty = np.sqrt(counts / (counts + 30))
+    unit = planted.unit_vectors
+    words = planted.vocabulary
+    a, b, c = 700, 701, 1_000
+
+    scores = certainty * (unit @ unit[a])
+    scores[a] = -1
+    best = [words[number] for number in np.argsort(-scores)[:20].tolist()]
+    nearest = spelled.nearest(words[a], 20)
+    assert [near.token for near in nearest] == best
+    assert [near.similarity for near in nearest] == pytest.approx(np.sort(scores)[::-1][:20], abs=1e-5)
+    assert best != [near.token for near in planted.nearest(words[a], 20)]
+    assert [near.token for near in spelled.nearest_each([words[a]], 20)[0]] == best
+    assert [spelled.rank(words[a], word) for word in best] == list(range(1, 21))
+    assert spelled.similarity(words[a], best[0]) == pytest.approx(float(unit[a] @ unit[words.id(best[0])]), abs=1e-6)
+
+    to_a, to_b, to_c = ((unit @ unit[number] + 1) / 2 for number in (a, b, c))
+    cosines = {"3cosadd": unit @ (unit[b] - unit[a] + unit[c]), "3cosmul": to_b * to_c / (to_a + 0.001)}
+    for method, values in cosines.items():
+        scores = certainty * values
+        scores[[a, b, c]] = -1
+        answers = spelled.analogy(words[a], words[b], words[c], method=method, restrict_vocab=400)
+        assert answers[0].token == words[int(np.argmax(scores[:400]))]
+        question = np.array([[a, b, c]])
+        assert answer_questions(spelled, question, method).tolist() == [int(np.argmax(scores))]
 
 
 def test_vectors_of_zeros_stay_zero_and_few_words_have_no_ngrams(planted: Vectors) -> None:

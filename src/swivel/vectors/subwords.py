@@ -106,6 +106,15 @@ class Subwords:
         return np.asarray(np.clip(_SLOPE * lengths + _OFFSET, 0.0, 1.0))
 
 
+def rate_certainty(counts: NDArray[np.int64], strength: float) -> Floats:
+    """Return how certain vectors are of which `blend` made a part from the spelling: sqrt(count / (count + strength)).
+
+    >>> rate_certainty(np.array([75, 0]), 25.0).round(3).tolist()
+    [0.866, 0.196]
+    """
+    return np.asarray(np.sqrt(1 - _share_of_spelling(counts, strength)), np.float32)
+
+
 def blend(vectors: Floats, guesses: Floats, counts: NDArray[np.int64], strength: float) -> Floats:
     """Return vectors of which rare words take a part from their guesses: strength / (count + strength)."""
     parts = _spelling_parts(vectors, counts, strength)
@@ -123,8 +132,12 @@ def unblend(vectors: Floats, guesses: Floats, counts: NDArray[np.int64], strengt
 
 def _spelling_parts(vectors: Floats, counts: NDArray[np.int64], strength: float) -> Floats:
     # Vectors of zeros stay zero.
-    parts = strength / (np.maximum(counts, 1) + strength) * vectors.any(axis=1)
+    parts = _share_of_spelling(counts, strength) * vectors.any(axis=1)
     return np.asarray(parts[:, None], np.float32)
+
+
+def _share_of_spelling(counts: NDArray[np.int64], strength: float) -> NDArray[np.float64]:
+    return np.asarray(strength / (np.maximum(counts, 1) + strength))
 
 
 def find_sorted(values: NDArray[np.uint32], keys: NDArray[np.uint32]) -> NDArray[np.int64]:
