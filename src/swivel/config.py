@@ -367,7 +367,8 @@ class VectorsConfig:
     )
     spelling: float = config_field(
         0.0,
-        "with ngrams: a word with n occurrences has the part spelling / (n + spelling) of its vector from its spelling",
+        "with ngrams: to the vector of a word with n occurrences, add 2 spelling / (n + spelling) times what its "
+        "spelling says",
         NOT_NEGATIVE,
     )
 
@@ -416,7 +417,7 @@ RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "sum_weight": 1.0,
             "spectrum": 0.8,
             "subwords": "ngrams",
-            "spelling": 25.0,
+            "spelling": 100.0,
         },
     },
     "table": {

@@ -40,7 +40,7 @@ from swivel.storage.output_folder import check_output, has_result, open_work_fol
 from swivel.vectors import Vectors, VectorTable, combine_vectors, recover_axes
 from swivel.vectors.folder import write_vectors
 from swivel.vectors.formats import as_vectors
-from swivel.vectors.subwords import blend, unblend
+from swivel.vectors.subwords import add_spelling, remove_spelling
 
 if TYPE_CHECKING:
     from swivel.corpus.encoded_corpus import TypeCounts
@@ -369,15 +369,15 @@ def _combine(
     if config.combine == "parts":
         vectors = old.vectors[:words]
         if subwords is not None:
-            guesses = subwords.guess(old.vocabulary.tokens[:words])
-            vectors = unblend(vectors, guesses, old.vocabulary.counts[:words], config.spelling)
+            differences = subwords.guess_differences(old.vocabulary.tokens[:words])
+            vectors = remove_spelling(vectors, differences, old.vocabulary.counts[:words], config.spelling)
         assert old.columns is not None
         axes = recover_axes(old.rows[:words], old.columns[: words * parts], vectors, config)
 
     combined = combine_vectors(rows, columns, parts, config, axes=axes)
     if subwords is None:
         return combined
-    return blend(combined, subwords.guess(new.tokens), new.counts, config.spelling)
+    return add_spelling(combined, subwords.guess_differences(new.tokens), new.counts, config.spelling)
 
 
 def _join(old: Vocabulary, new: Vocabulary) -> Vocabulary:

@@ -285,10 +285,10 @@ class Vectors(GensimNames):
 
     @cached_property
     def certainty(self) -> Floats:
-        """How certain each vector is: sqrt(n / (n + spelling)) for a word with n occurrences, 1 without `spelling`.
+        """How certain each vector is: sqrt(n / (n + spelling / 4)) for a word with n occurrences, 1 without `spelling`.
 
-        Searches multiply the cosine of a candidate by it: a rare word whose vector is mostly a guess from its spelling
-        is near every word that is spelled like it.
+        Searches multiply the cosine of a candidate by it, because a rare word whose vector is mostly a guess from its
+        spelling is near every word that is spelled like it.
         """
         spelling = self.settings.get("vectors", {}).get("spelling", 0.0)
         counts = self.vocabulary.counts
