@@ -50,6 +50,7 @@ SETTINGS: dict[str, dict[str, tuple[Any, Any, Any, Any, Any]]] = {
     "vocabulary": {
         "min_count": (5, 5, 5, 5, 5),
         "max_size": (98_304, 98_304, 98_304, 98_304, 98_304),
+        "words_only": (False, False, False, False, False),
     },
     "count": {
         "window": (10, 10, 10, 10, 10),

@@ -172,9 +172,20 @@ class VocabularyConfig:
     max_size: int | None = config_field(
         98_304, "keep only the most frequent tokens, at most this many; 0: no limit", LIMIT
     )
+    words_only: bool = config_field(
+        False,
+        "leave out tokens with a digit or without a letter, such as 1984, 20books and mp3, and parts of addresses, "
+        "such as http and html",
+        FLAG,
+    )
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+    @property
+    def listed_types(self) -> int:
+        """The number of most frequent tokens among which the vocabulary is; 0: all that are frequent enough."""
+        return 0 if self.words_only else self.max_size or 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

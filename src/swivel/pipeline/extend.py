@@ -238,7 +238,7 @@ def _number_words(
 def _choose_frequent(types: TypeCounts, known: Vocabulary, config: VocabularyConfig) -> Vocabulary:
     """Return the new words that `config` selects."""
     # Not all words of the text are listed, which may be many: beside known words, as many as are wanted.
-    limit = len(known) + config.max_size if config.max_size else 0
+    limit = len(known) + config.listed_types if config.listed_types else 0
     frequent = types.most_frequent(config.min_count, limit)
     new = {word: count for word, count in frequent.items() if word not in known}
 

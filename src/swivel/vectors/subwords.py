@@ -240,7 +240,8 @@ def add_subwords(
     if not config.spelling:
         return vectors.replace(subwords=subwords)
     spelled = add_spelling(vectors.vectors, differences, counts, config.spelling)
-    return vectors.replace(vectors=spelled, subwords=subwords)
+    settings = {**vectors.settings, "vectors": {**vectors.settings.get("vectors", {}), "spelling": config.spelling}}
+    return vectors.replace(vectors=spelled, subwords=subwords, settings=settings)
 
 
 def needs_ngrams(config: VectorsConfig, words: int) -> bool:
