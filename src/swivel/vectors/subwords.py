@@ -67,7 +67,7 @@ _NEIGHBORS = 4
 _POWER = 3
 _DOUBT = 0.1
 _MAX_WORDS = 200  # N-grams of more words, such as "ing>", say little and would take most of the time.
-# Chosen on 2, 10 and 60 MB of text, and reported on others (experiments/small_text.md).
+# Chosen on 2, 10 and 60 MB of text (experiments/notes.md).
 _WEIGHT = 2  # of the spelling in the vector of a word that occurs once
 _DOUBTED = 0.25  # times `spelling`: occurrences at which a vector is half certain, before the square root
 _CHUNK_WORDS = 4_096
