@@ -50,6 +50,7 @@ SETTINGS: dict[str, dict[str, tuple[Any, Any, Any, Any, Any]]] = {
     "vocabulary": {
         "min_count": (5, 5, 5, 5, 5),
         "max_size": (98_304, 98_304, 98_304, 98_304, 98_304),
+        "words_only": (False, False, False, False, False),
     },
     "count": {
         "window": (10, 10, 10, 10, 10),
@@ -100,7 +101,7 @@ SETTINGS: dict[str, dict[str, tuple[Any, Any, Any, Any, Any]]] = {
         "sum_weight": (1.0, 1.0, 1.0, 1.0, 1.0),
         "spectrum": (0.8, 0.8, 0.8, 0.8, 0.8),
         "subwords": ("none", "ngrams", "ngrams", "none", "none"),
-        "spelling": (0.0, 0.0, 25.0, 0.0, 0.0),
+        "spelling": (0.0, 0.0, 100.0, 0.0, 0.0),
     },
 }
 

@@ -175,9 +175,20 @@ class VocabularyConfig:
     max_size: int | None = config_field(
         98_304, "keep only the most frequent tokens, at most this many; 0: no limit", LIMIT
     )
+    words_only: bool = config_field(
+        False,
+        "leave out tokens with a digit or without a letter, such as 1984, 20books and mp3, and parts of addresses, "
+        "such as http and html",
+        FLAG,
+    )
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+    @property
+    def listed_types(self) -> int:
+        """The number of most frequent tokens among which the vocabulary is; 0: all that are frequent enough."""
+        return 0 if self.words_only else self.max_size or 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,7 +381,8 @@ class VectorsConfig:
     )
     spelling: float = config_field(
         0.0,
-        "with ngrams: a word with n occurrences has the part spelling / (n + spelling) of its vector from its spelling",
+        "with ngrams: to the vector of a word with n occurrences, add 2 spelling / (n + spelling) times what its "
+        "spelling says",
         NOT_NEGATIVE,
     )
 
@@ -419,7 +431,7 @@ RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "sum_weight": 1.0,
             "spectrum": 0.8,
             "subwords": "ngrams",
-            "spelling": 25.0,
+            "spelling": 100.0,
         },
     },
     "table": {

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import swivel
 from swivel.config import VocabularyConfig
 from swivel.corpus.vocabulary import Vocabulary, choose_tokens, escape, from_list, read_tokens, unescape
 from swivel.errors import ConfigError, MemoryBudgetError, UnknownToken, VocabularyError
@@ -28,8 +29,19 @@ def test_min_count_and_max_size_limit_the_vocabulary() -> None:
     counts = {"a": 3, "b": 2, "c": 1}
     assert choose_tokens(counts, VocabularyConfig(min_count=2)).tokens == ("a", "b")
     assert choose_tokens(counts, VocabularyConfig(min_count=1, max_size=1)).tokens == ("a",)
+
     assert choose_tokens(counts, VocabularyConfig(min_count=1, max_size=0)) == choose_tokens(counts, ALL)
     assert len(choose_tokens(counts, ALL)) == 3
+
+
+def test_words_only_leaves_out_numbers_and_parts_of_addresses() -> None:
+    lines = ["see http://www.books.com/20books 1984 and and km² 1984 1984"] * 2
+    matrix = swivel.count(lines, min_count=1, max_size=3, words_only=True)
+    assert matrix.rows.tokens == ("and", "books", "see")
+    assert swivel.count(lines, min_count=1, max_size=3).rows.tokens == ("1984", "and", "20books")
+
+    with pytest.raises(VocabularyError, match="no token occurs 5 times or more"):
+        choose_tokens({"1984": 7}, VocabularyConfig(words_only=True))
 
 
 def test_an_empty_vocabulary_is_an_error_with_the_reason() -> None:

@@ -167,7 +167,7 @@ def test_a_word_can_be_searched_with_the_keyboard_alone(desktop: Watched, one: s
 def test_neighbors_have_bars_counts_and_ranks(desktop: Watched, one: str) -> None:
     page = desktop.open(one, q="word20", n="10")
     assert len(words(page)) == 10
-    assert page.locator("#results thead th").all_inner_texts() == ["word", "cosine", "count", "rank"]
+    assert page.locator("#results thead th").all_inner_texts() == ["word", "similarity", "count", "rank"]
     widths = page.locator("#results .fill").evaluate_all("all => all.map(each => parseFloat(each.style.width))")
     assert widths == sorted(widths, reverse=True) and 0 < widths[0] <= 100
     page.locator("#results select").select_option("50")

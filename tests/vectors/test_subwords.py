@@ -21,7 +21,7 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, DamagedFolder, MemoryBudgetError, UnknownToken
 from swivel.evaluation.datasets import SimilaritySet
 from swivel.evaluation.results import EvaluationConfig
-from swivel.evaluation.scores import score_similarity
+from swivel.evaluation.scores import answer_questions, score_similarity
 from swivel.runtime.options import RunOptions
 from swivel.vectors import Subwords, Vectors, VectorTable, subwords
 
@@ -110,18 +110,52 @@ def test_the_expected_cosine_grows_with_the_length_of_the_guess() -> None:
     assert fitted.estimate_cosines(guesses) == pytest.approx([0, 0, 0.405, 0.965, 1])
 
 
-def test_rare_words_take_a_part_of_their_vector_from_their_spelling(planted: Vectors) -> None:
+def test_the_spelling_of_rare_words_adds_to_their_vectors(planted: Vectors) -> None:
     result = subwords.add_subwords(planted, VectorsConfig(subwords="ngrams", spelling=30.0))
     assert result.subwords is not None
     words, counts = planted.vocabulary.tokens, planted.vocabulary.counts
     for n in (0, 700, len(words) - 1):
-        part = 30 / (counts[n] + 30)
-        guess = result.subwords.guess([words[n]])[0]
-        assert np.allclose(result.vectors[n], (1 - part) * planted.vectors[n] + part * guess, atol=1e-5)
+        added = result.subwords.guess([words[n]])[0] - result.subwords.table[-1]
+        weight = 2 * 30 / (counts[n] + 30)
+        assert np.allclose(result.vectors[n], planted.vectors[n] + weight * added, atol=1e-5)
 
-    restored = subwords.unblend(result.vectors, result.subwords.guess(words), counts, 30.0)
+    restored = subwords.remove_spelling(result.vectors, result.subwords.guess_differences(words), counts, 30.0)
     assert np.allclose(restored, planted.vectors, atol=1e-4)
     assert subwords.add_subwords(planted, VectorsConfig()) is planted
+
+
+def test_searches_multiply_by_the_certainty_of_each_word(planted: Vectors) -> None:
+    counts = np.maximum(np.arange(len(planted))[::-1] // 4, 1)  # some of one occurrence
+    spelled = planted.replace(
+        rows=VectorTable(Vocabulary(planted.vocabulary, counts), planted.vectors),
+        subwords=Subwords(np.zeros(0, np.uint32), np.zeros((1, 16), np.float32), length=1.0),
+        settings={"vectors": {"spelling": 120.0}},
+    )
+    certainty = np.sqrt(counts / (counts + 30))
+    unit = planted.unit_vectors
+    words = planted.vocabulary
+    a, b, c = 700, 701, 1_000
+
+    scores = certainty * (unit @ unit[a])
+    scores[a] = -1
+    best = [words[number] for number in np.argsort(-scores)[:20].tolist()]
+    nearest = spelled.nearest(words[a], 20)
+    assert [near.token for near in nearest] == best
+    assert [near.similarity for near in nearest] == pytest.approx(np.sort(scores)[::-1][:20], abs=1e-5)
+    assert best != [near.token for near in planted.nearest(words[a], 20)]
+    assert [near.token for near in spelled.nearest_each([words[a]], 20)[0]] == best
+    assert [spelled.rank(words[a], word) for word in best] == list(range(1, 21))
+    assert spelled.similarity(words[a], best[0]) == pytest.approx(float(unit[a] @ unit[words.id(best[0])]), abs=1e-6)
+
+    to_a, to_b, to_c = ((unit @ unit[number] + 1) / 2 for number in (a, b, c))
+    cosines = {"3cosadd": unit @ (unit[b] - unit[a] + unit[c]), "3cosmul": to_b * to_c / (to_a + 0.001)}
+    for method, values in cosines.items():
+        scores = certainty * values
+        scores[[a, b, c]] = -1
+        answers = spelled.analogy(words[a], words[b], words[c], method=method, restrict_vocab=400)
+        assert answers[0].token == words[int(np.argmax(scores[:400]))]
+        question = np.array([[a, b, c]])
+        assert answer_questions(spelled, question, method).tolist() == [int(np.argmax(scores))]
 
 
 def test_vectors_of_zeros_stay_zero_and_few_words_have_no_ngrams(planted: Vectors) -> None:
@@ -219,18 +253,19 @@ def test_training_fits_ngrams_and_extend_keeps_them(tmp_path: Path, combine: str
     assert plain.subwords is None
     assert trained.subwords is not None
     counts = trained.vocabulary.counts
-    restored = subwords.unblend(trained.vectors, trained.subwords.guess(trained.vocabulary.tokens), counts, 10.0)
+    differences = trained.subwords.guess_differences(trained.vocabulary.tokens)
+    restored = subwords.remove_spelling(trained.vectors, differences, counts, 10.0)
     assert np.allclose(restored, plain.vectors, atol=1e-4)
 
-    new = ["zzzz " + line for line in lines[:30]]
+    new = ["balzzzz " + line for line in lines[:30]]
     extended = swivel.extend(trained, new)
     without_spelling = swivel.extend(plain, new)
     assert np.array_equal(extended.vectors[: len(trained)], trained.vectors)
     assert extended.subwords is not None
-    guess = trained.guess("zzzz").vector
-    count = extended.vocabulary.counts[extended.vocabulary.id("zzzz")]
-    part = 10 / (count + 10)
-    assert np.allclose(extended["zzzz"], (1 - part) * without_spelling["zzzz"] + part * guess, atol=1e-2)
+    added = trained.subwords.guess(["balzzzz"])[0] - trained.subwords.table[-1]
+    count = extended.vocabulary.counts[extended.vocabulary.id("balzzzz")]
+    expected = without_spelling["balzzzz"] + 2 * 10 / (count + 10) * added
+    assert np.allclose(extended["balzzzz"], expected, atol=1e-2)
 
 
 def test_an_ngram_that_occurs_twice_in_one_word_is_not_one_of_several_words() -> None:

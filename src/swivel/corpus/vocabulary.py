@@ -41,6 +41,7 @@ _ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _ESCAPE_TABLE = str.maketrans(_ESCAPES)
 _UNESCAPES = {escape: char for char, escape in _ESCAPES.items()}
 _ESCAPED = re.compile(r"\\.?", re.DOTALL)
+_ADDRESS_PARTS = frozenset(("http", "https", "www", "com", "org", "htm", "html", "php", "asp", "aspx", "pdf", "jpg"))
 _MAX_COUNT = (1 << 63) - 1
 _MAX_COUNT_DIGITS = 19
 _LINES_PER_CHECK = 1 << 20
@@ -243,6 +244,16 @@ def unescape(text: str) -> str:
     return _ESCAPED.sub(lambda found: _UNESCAPES.get(found[0], ""), text) if "\\" in text else text
 
 
+def is_word(token: str) -> bool:
+    """Return whether a token has a letter and no digit, and is not a part of an address.
+
+    >>> [is_word(token) for token in ("co-op", "हिन्दी", "20books", "km²", "1984", "--", "html")]
+    [True, True, False, False, False, False, False]
+    """
+    has_letter = any(map(str.isalpha, token))
+    return has_letter and not any(map(str.isnumeric, token)) and token.lower() not in _ADDRESS_PARTS
+
+
 def choose_tokens(counts: Mapping[str, int], config: VocabularyConfig) -> Vocabulary:
     """Return the vocabulary of the most frequent tokens, as `config` limits it.
 
@@ -252,7 +263,11 @@ def choose_tokens(counts: Mapping[str, int], config: VocabularyConfig) -> Vocabu
     >>> choose_tokens({"b": 2, "a": 2, "rare": 1}, VocabularyConfig(min_count=2)).tokens
     ('a', 'b')
     """
-    entries = [(-count, token) for token, count in counts.items() if count >= config.min_count]
+    entries = [
+        (-count, token)
+        for token, count in counts.items()
+        if count >= config.min_count and (not config.words_only or is_word(token))
+    ]
     if not entries and not counts:
         raise VocabularyError("the text has no tokens")
     if not entries:
@@ -294,7 +309,7 @@ def choose_vocabulary(
     `corpus` is how the text was read. Raises VocabularyError if the vocabulary is empty, or no listed token occurs.
     """
     if listed is None:
-        frequent = counts.most_frequent(config.min_count, config.max_size or 0)
+        frequent = counts.most_frequent(config.min_count, config.listed_types)
         return choose_tokens(frequent or counts.most_frequent(limit=1), config)
 
     if not counts.most_frequent(limit=1):

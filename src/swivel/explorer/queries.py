@@ -302,7 +302,7 @@ def guess_nearest(view: View, word: str, count: int) -> dict[str, Any]:
 def find_nearest(view: View, expression: Expression, count: int) -> dict[str, Any]:
     """Return the words nearest to an expression, and the cosine of each answer with each term."""
     # All terms are scaled to length 1. The cosine of an answer with the sum is therefore the signed sum of its
-    # cosines with the terms, divided by the `length` of the sum.
+    # cosines with the terms, divided by the `length` of the sum; its similarity is that times its certainty.
     terms = _find_ids(view, [*expression.plus, *expression.minus])  # raises an error with suggestions
     vectors = view.vectors
     direction = scale_to_unit(vectors.vector(expression.plus, minus=expression.minus)[None])
@@ -334,11 +334,17 @@ def _describe_best(view: View, terms: list[int], added: int, scores: NDArray[np.
 
     best = view.vectors.rank_rows(scores, terms, count).tolist()
     parts = unit[best] @ unit[terms].T
+    certainty = view.vectors.certainty
     return {
         "terms": [{"sign": int(sign), **view.facts(term)} for sign, term in zip(signs, terms, strict=True)],
         "length": _round(np.linalg.norm(signs @ unit[terms])),
         "answers": [
-            {"similarity": _round(scores[number]), "parts": _round_all(row), **view.facts(number)}
+            {
+                "similarity": _round(scores[number]),
+                "certainty": _round(certainty[number]),
+                "parts": _round_all(row),
+                **view.facts(number),
+            }
             for number, row in zip(best, parts, strict=True)
         ],
     }

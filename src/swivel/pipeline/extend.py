@@ -40,7 +40,7 @@ from swivel.storage.output_folder import check_output, has_result, open_work_fol
 from swivel.vectors import Vectors, VectorTable, combine_vectors, recover_axes
 from swivel.vectors.folder import write_vectors
 from swivel.vectors.formats import as_vectors
-from swivel.vectors.subwords import blend, unblend
+from swivel.vectors.subwords import add_spelling, remove_spelling
 
 if TYPE_CHECKING:
     from swivel.corpus.encoded_corpus import TypeCounts
@@ -238,7 +238,7 @@ def _number_words(
 def _choose_frequent(types: TypeCounts, known: Vocabulary, config: VocabularyConfig) -> Vocabulary:
     """Return the new words that `config` selects."""
     # Not all words of the text are listed, which may be many: beside known words, as many as are wanted.
-    limit = len(known) + config.max_size if config.max_size else 0
+    limit = len(known) + config.listed_types if config.listed_types else 0
     frequent = types.most_frequent(config.min_count, limit)
     new = {word: count for word, count in frequent.items() if word not in known}
 
@@ -369,15 +369,15 @@ def _combine(
     if config.combine == "parts":
         vectors = old.vectors[:words]
         if subwords is not None:
-            guesses = subwords.guess(old.vocabulary.tokens[:words])
-            vectors = unblend(vectors, guesses, old.vocabulary.counts[:words], config.spelling)
+            differences = subwords.guess_differences(old.vocabulary.tokens[:words])
+            vectors = remove_spelling(vectors, differences, old.vocabulary.counts[:words], config.spelling)
         assert old.columns is not None
         axes = recover_axes(old.rows[:words], old.columns[: words * parts], vectors, config)
 
     combined = combine_vectors(rows, columns, parts, config, axes=axes)
     if subwords is None:
         return combined
-    return blend(combined, subwords.guess(new.tokens), new.counts, config.spelling)
+    return add_spelling(combined, subwords.guess_differences(new.tokens), new.counts, config.spelling)
 
 
 def _join(old: Vocabulary, new: Vocabulary) -> Vocabulary:

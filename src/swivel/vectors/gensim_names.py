@@ -85,7 +85,7 @@ class GensimNames:
 
     def rank(self: Any, key: str, other: str) -> int:
         """Return the place of a token among the neighbors of `key`, from 1."""
-        cosines = self.unit_vectors @ self.get_vector(key, norm=True)
-        is_closer = cosines > cosines[self.find_row(other)]
+        scores = self.unit_vectors @ self.get_vector(key, norm=True) * self.certainty
+        is_closer = scores > scores[self.find_row(other)]
         is_closer[self.find_row(key)] = False
         return 1 + int(np.count_nonzero(is_closer))

@@ -136,11 +136,12 @@ def best_rows(
     biases: Floats,
     excluded: Iterable[Sequence[int] | NDArray[Any]],
     added: Any = None,
+    factors: Floats | None = None,
 ) -> tuple[NDArray[np.intp], Floats]:
     """Return ids and scores of the rows with the highest dot product with each query + bias, as `best_of_each` does.
 
     Rows with the bias -inf, and for each query the rows in `excluded`, are left out. `added` is a csr matrix that is
-    added to the products, of shape (len(queries), len(rows)).
+    added to the products, of shape (len(queries), len(rows)); `factors` of the rows multiply the products.
     """
     # The scores of a batch bound the memory. With too few queries in it, a product only waits for the table.
     batch = max(_MAX_SCORES // max(len(rows), 1), _MIN_QUERIES)
@@ -156,6 +157,8 @@ def best_rows(
             chunk = -(-len(piece) // threads) if is_limited else len(piece)
             multiply = partial(_multiply, piece, rows, scores)
             run_in_chunks(multiply, len(piece), rows=chunk, threads=threads)
+        if factors is not None:
+            scores *= factors
         if added is not None:
             scores += added[start : start + batch].toarray()
         for line, left_out in zip(scores, remaining, strict=False):

@@ -23,7 +23,7 @@ from swivel.vectors import search, vector_table
 from swivel.vectors.folder import STAGE, read_vectors, write_vectors
 from swivel.vectors.gensim_names import GensimNames
 from swivel.vectors.search import Floats, Query, as_tokens, scale_to_unit
-from swivel.vectors.subwords import Guess, Guesser, Subwords, fit_subwords
+from swivel.vectors.subwords import Guess, Guesser, Subwords, fit_subwords, rate_certainty
 from swivel.vectors.text_encoder import SMOOTHING, TextEncoder
 from swivel.vectors.vector_table import VectorTable
 
@@ -33,7 +33,7 @@ NO_NEIGHBORS = "{!r} has no neighbors: it has no co-occurrences, so its vector i
 
 
 class Neighbor(NamedTuple):
-    """A token and its similarity to the query: a cosine, unless the method says otherwise."""
+    """A token and its similarity to the query: cosine times `certainty`, unless the method says otherwise."""
 
     token: str
     similarity: float
@@ -284,6 +284,19 @@ class Vectors(GensimNames):
         return np.logical_not(self.vectors.any(axis=1))
 
     @cached_property
+    def certainty(self) -> Floats:
+        """How certain each vector is: sqrt(n / (n + spelling / 4)) for a word with n occurrences, 1 without `spelling`.
+
+        Searches multiply the cosine of a candidate by it, because a rare word whose vector is mostly a guess from its
+        spelling is near every word that is spelled like it.
+        """
+        spelling = self.settings.get("vectors", {}).get("spelling", 0.0)
+        counts = self.vocabulary.counts
+        if self._subwords is None or not spelling or not counts.any():
+            return np.ones(len(self), np.float32)
+        return rate_certainty(counts, spelling)
+
+    @cached_property
     def zero_columns(self) -> NDArray[np.intp]:
         """The ids of the columns that are all zeros, because they have no counts."""
         return np.flatnonzero(~self._need_columns().values.any(axis=1))
@@ -331,6 +344,8 @@ class Vectors(GensimNames):
         restrict_vocab: int | None = None,
     ) -> list[Neighbor]:
         """Return the tokens nearest to a token, a sum of tokens or a vector, nearest first.
+
+        Their `similarity` is the cosine times `certainty`, which is below 1 for rare words of the recipe `default`.
 
         Parameters
         ----------
@@ -411,24 +426,36 @@ class Vectors(GensimNames):
         while batch := [self._resolve(query) for query in islice(remaining, QUERIES_PER_BATCH)]:
             directions = scale_to_unit(np.stack([total for total, _, _ in batch]))
             excluded = [plus + less for _, plus, less in batch]
-            best = search.best_rows(self.unit_vectors, directions, count, biases=biases, excluded=excluded)
+            best = search.best_rows(
+                self.unit_vectors, directions, count, biases=biases, excluded=excluded, factors=self.certainty
+            )
 
             for ids, scores, direction in zip(*best, directions, strict=True):
                 answers.append(self._name_rows(ids, scores) if direction.any() else [])
 
         return answers
 
-    def analogy(self, a: str, b: str, c: str, *, method: str = "3cosadd", count: int = 10) -> list[Neighbor]:
+    def analogy(
+        self,
+        a: str,
+        b: str,
+        c: str,
+        *,
+        method: str = "3cosadd",
+        count: int = 10,
+        restrict_vocab: int | None = None,
+    ) -> list[Neighbor]:
         """Return the answers to "a is to b as c is to ?", best first; a, b and c are never returned.
 
         Method `3cosadd` ranks by the cosine with b - a + c. Method `3cosmul` ranks by cos(b) cos(c) / (cos(a) + 0.001)
-        with each cosine mapped to [0, 1] (Levy and Goldberg, 2014), and returns that score as `similarity`.
+        with each cosine mapped to [0, 1] (Levy and Goldberg, 2014). The `similarity` is this times `certainty`.
+        `restrict_vocab` is that of `nearest`.
         """
         if method not in METHODS:
             raise ConfigError(f"method must be one of {', '.join(METHODS)}, got {method!r}", argument="method")
         if method == "3cosadd":
-            return self.nearest([b, c], minus=[a], count=count)
-        return self.most_similar_cosmul([b, c], [a], count)
+            return self.nearest([b, c], minus=[a], count=count, restrict_vocab=restrict_vocab)
+        return self.most_similar_cosmul([b, c], [a], count, restrict_vocab)
 
     def similarity(self, a: Query, b: Query) -> float:
         """Return the cosine of two tokens, expressions, sums of tokens or vectors; 0 if one is all zeros."""
@@ -553,7 +580,11 @@ class Vectors(GensimNames):
         return loaded
 
     def rank_rows(self, scores: Floats, own: Sequence[int], count: int) -> NDArray[np.intp]:
-        """Return the ids of the highest scores, without the rows `own` and those of zeros; `scores` is changed."""
+        """Return the ids of the highest scores, without the rows `own` and those of zeros.
+
+        `scores` is multiplied by the certainty of each row.
+        """
+        scores *= self.certainty
         scores[self.is_zero] = -np.inf
         scores[own] = -np.inf
         return search.best_ids(scores, count)

@@ -145,7 +145,7 @@ function nearTable(answer, set, inAll) {
       frequency(row, set),
     ),
   );
-  return table(`Nearest ${noun}s`, [noun, "cosine", ...frequencyHeads(set)], body);
+  return table(`Nearest ${noun}s`, [noun, "similarity", ...frequencyHeads(set)], body);
 }
 
 /** A column's label: a column of a table, or a word and where it stood, such as that of `right 2-10:milk`. */
