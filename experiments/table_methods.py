@@ -306,10 +306,11 @@ def _to_torch(table: Table) -> Any:
     """Return a csr array as a sparse tensor on the device."""
     import torch
 
-    parts = (torch.from_numpy(part) for part in (table.indptr, table.indices, table.data))
+    starts, columns, weights = (torch.from_numpy(part) for part in (table.indptr, table.indices, table.data))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
-        return torch.sparse_csr_tensor(*parts, size=table.shape, check_invariants=False).to(_device())
+        tensor = torch.sparse_csr_tensor(starts, columns, weights, table.shape, check_invariants=False)
+    return tensor.to(_device())
 
 
 def _improve_side(vectors: Any, others: Any, weights: Any, zeros: float, decay: float) -> None:
