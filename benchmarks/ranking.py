@@ -3,7 +3,7 @@
 The cells of a table are split at random: 60 % to train, 20 % for validation, 20 % for the test. ALS, iALS, SVD of PPMI
 and EASE take the settings that are best on validation, of at most 25 that are tried; Swivel takes those that follow
 from the table. Seen cells are not ranked. A table is a file that `swivel import` reads: experiments/tables.md says
-where ours are from. ALS needs the package `implicit`. With `--resume`, what is in the result file is not measured again.
+where ours are from. ALS needs the package `implicit`. `--resume` adds to the result file what it lacks.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument(
         "--methods", nargs="+", choices=METHODS, default=["popularity", "swivel", "svd", "als", "ials", "ease"]
     )
-    parser.add_argument("--resume", action="store_true", help="add to the result file")
+    parser.add_argument("--resume", action="store_true", help="add to the result file what it lacks")
     arguments = parse_arguments(parser, tables=lambda folder: [write_table(folder)], dims=[4])
 
     tables: dict[str, Any] = {}

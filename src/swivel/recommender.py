@@ -258,9 +258,9 @@ class Recommender:
     def extend(self, table: Any) -> Recommender:
         """Return a recommender that also has the new rows and columns of a table.
 
-        New columns are folded into the rows, then the rows that have cells in the table are folded into the columns, and
-        both once more. Other vectors stay, and those of known rows if `matrix` is not known. `vectors.save` of the
-        result keeps all of them.
+        New columns are folded into the rows, then the rows that have cells in the table into the columns, and both once
+        more. Other vectors stay, as do those of all known rows without `matrix`. `vectors.save` of the result keeps the
+        new ones.
 
         Parameters
         ----------
