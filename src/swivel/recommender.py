@@ -39,7 +39,7 @@ SHOWN_LABELS = 5  # of those that a warning is about
 LINK_WEIGHT = 3.0
 LINKS_PER_COLUMN = 100
 MAX_LINKED_COLUMNS = 5_000  # a dense matrix of them is inverted
-EXTENSION_ROUNDS = 2  # once more after all have vectors: experiments/tables.md
+EXTENSION_ROUNDS = 3  # the vectors that are new know each other from the second one on: experiments/tables.md
 
 
 def default_popularity(rows: int, columns: int) -> float:
@@ -258,8 +258,8 @@ class Recommender:
     def extend(self, table: Any) -> Recommender:
         """Return a recommender that also has the new rows and columns of a table.
 
-        New columns are folded into the rows, then the rows that have cells in the table into the columns, and both once
-        more. Other vectors stay, as do those of all known rows without `matrix`. `vectors.save` of the result keeps the
+        New columns are folded into the rows, then the rows that have cells in the table into the columns, and both
+        twice more. Other vectors stay, as do those of all known rows without `matrix`. `vectors.save` of the result keeps the
         new ones.
 
         Parameters
