@@ -24,6 +24,7 @@ from swivel.counts import open_matrix
 from swivel.errors import ConfigError, SwivelWarning, UnknownToken
 from swivel.estimator import SwivelEmbedding
 from swivel.recommender import ColumnRanking, Recommendation, Recommender, default_popularity, find_links
+from swivel.training.table_settings import choose_popularity
 from swivel.vectors import search
 
 GROUPS = 4
@@ -251,7 +252,12 @@ def test_transposed_the_rows_of_a_column_are_recommended(recommender: Recommende
 
     assert {group_of(each.token) for each in recommender.T.similar("r7", 3)} == {3}
     assert recommender.T.score("c2", ["r3"]) == pytest.approx(recommender.score("r3", ["c2"]), abs=1e-5)
-    assert recommender.T.T.recommend("r0", 5) == recommender.recommend("r0", 5)
+    assert recommender.T.T is recommender
+    # The popularity of rows follows from the transposed table, that which was given holds for both.
+    sums = recommender.vectors.row_sums
+    assert sums is not None
+    assert recommender.T.ranking.popularity == choose_popularity(32, len(make_cells()), sums)
+    assert Recommender(recommender.vectors, recommender.matrix, popularity=0.2).T.ranking.popularity == 0.2
     vectors = recommender.vectors
     assert [each.token for each in vectors.T.nearest("c2", 3)] == [each.token for each in recommender.similar("c2", 3)]
     words = swivel.train(swivel.count(["red wine and white wine"] * 9, min_count=1), dim=2, epochs=1, subwords="none")
