@@ -62,28 +62,34 @@ def measure_seed(train: Cells, test: Cells, seed: int, arguments: argparse.Names
     return recalls
 
 
-def main() -> None:
-    parser = make_parser(__doc__)
-    parser.add_argument("--table", type=Path, help="triples, tab-separated, or the folder of a matrix")
-    parser.add_argument("--share", type=float, default=0.1, help="of the rows, and of the columns, to fold in")
-    parser.add_argument("--dim", type=int, default=64)
-    parser.add_argument("--epochs", type=int)
-    parser.add_argument("--seeds", type=int, default=3)
-    arguments = parse_arguments(parser, table=write_table, dim=4, epochs=2, seeds=1)
-    # Rare labels may have no cells left, and are left out.
-    warnings.simplefilter("ignore", SwivelWarning)
-
-    table = read_table(arguments.table)
+def measure_table(path: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the mean figures of all seeds."""
+    table = read_table(path)
     train, test = map(list_cells, swivel.split_table(swivel.import_counts(table), seed=1))
     runs = [measure_seed(train, test, seed, arguments) for seed in range(1, arguments.seeds + 1)]
 
-    result: dict[str, Any] = {"table": arguments.table.name, "shape": table.shape, "cells": table.nnz}
+    result: dict[str, Any] = {"shape": table.shape, "cells": table.nnz}
     for kind in KINDS:
         trained, folded = np.mean([run[kind] for run in runs], axis=0).tolist()
         ratio = folded / trained if trained else None
         result[kind] = {"trained": round(trained, 4), "folded_in": round(folded, 4)}
         result[kind] |= {"ratio": ratio and round(ratio, 4), "goal_reached": ratio is not None and ratio >= GOAL}
-    keep(arguments, result)
+    print(path.stem, result, flush=True)
+    return result
+
+
+def main() -> None:
+    parser = make_parser(__doc__)
+    parser.add_argument("tables", type=Path, nargs="*", metavar="TABLE", help="triples or the folder of a matrix")
+    parser.add_argument("--share", type=float, default=0.1, help="of the rows, and of the columns, to fold in")
+    parser.add_argument("--dim", type=int, default=64)
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--seeds", type=int, default=3)
+    arguments = parse_arguments(parser, tables=lambda folder: [write_table(folder)], dim=4, epochs=2, seeds=1)
+    # Rare labels may have no cells left, and are left out.
+    warnings.simplefilter("ignore", SwivelWarning)
+
+    keep(arguments, {"tables": {path.stem: measure_table(path, arguments) for path in arguments.tables}})
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -28,11 +29,12 @@ Fit = Callable[..., Scores]  # scores of a fit with settings, which are passed b
 
 TRIALS = 25  # settings of a method that are tried at most
 MAX_VALIDATION_ROWS = 10_000  # settings are chosen on so many rows at most
-MAX_EASE_COLUMNS = 8_000  # EASE inverts a matrix of columns x columns
+MAX_EASE_COLUMNS = 10_000  # EASE inverts a matrix of columns x columns
 MAX_EASE_COLUMNS_CUDA = 50_000
 ALS_ITERATIONS = 15
 IALS_EPOCHS = 16
-GATHERED_VALUES = 1 << 26  # values of vectors that iALS gathers at a time
+IALS_STEPS = 3  # of conjugate gradients in half an epoch
+SMALLEST = 1e-30  # no division by zero
 ITEM_WINDOW = 20
 ITEM_EPOCHS = 10
 LIBRARIES = {"als": "implicit", "item2vec": "gensim"}
@@ -174,7 +176,7 @@ def why_left_out(method: str, columns: int) -> str | None:
     """Return why a baseline cannot run on a table with so many columns, None if it can.
 
     >>> why_left_out("ease", 100_000)
-    'more than 8,000 columns'
+    'more than 10,000 columns'
     """
     library = LIBRARIES.get(method)
     if library is not None and importlib.util.find_spec(library) is None:
@@ -277,7 +279,7 @@ def prepare_ials(train: Table, dim: int) -> Fit:
     import torch
 
     by_rows = scipy.sparse.csr_array(_weights(train))
-    sides = [_group_rows(by_rows, dim), _group_rows(scipy.sparse.csr_array(by_rows.T), dim)]
+    sides = [_to_torch(by_rows), _to_torch(scipy.sparse.csr_array(by_rows.T))]
 
     def fit(zeros: float, decay: float) -> Scores:
         generator = torch.Generator().manual_seed(1)
@@ -285,8 +287,8 @@ def prepare_ials(train: Table, dim: int) -> Fit:
             torch.randn(size, dim, generator=generator).mul_(0.1 / math.sqrt(dim)).to(_device()) for size in train.shape
         ]
         for _ in range(IALS_EPOCHS):
-            for side, groups in enumerate(sides):
-                _solve_side(vectors[side], vectors[1 - side], groups, zeros, decay)
+            for side, weights in enumerate(sides):
+                _improve_side(vectors[side], vectors[1 - side], weights, zeros, decay)
         return partial(_multiply_on_device, vectors[0], vectors[1].T)
 
     return fit
@@ -300,42 +302,43 @@ def _weights(table: Table) -> Table:
     return weights
 
 
-def _group_rows(table: Table, dim: int) -> list[tuple[Any, Any, Any]]:
-    """Return groups of rows with about as many cells: their ids, and columns and weights, padded with weights of 0."""
+def _to_torch(table: Table) -> Any:
+    """Return a csr array as a sparse tensor on the device."""
     import torch
 
-    lengths = np.diff(table.indptr)
-    order = np.argsort(lengths, kind="stable")
-    order = order[lengths[order] > 0]
-    groups = []
-    while len(order):
-        # The longest rows first, as many as fit.
-        longest = int(lengths[order[-1]])
-        rows = order[-max(1, GATHERED_VALUES // (longest * dim)) :]
-        order = order[: len(order) - len(rows)]
-
-        is_cell = np.arange(longest) < lengths[rows][:, None]
-        columns, weights = np.zeros(is_cell.shape, np.int64), np.zeros(is_cell.shape, np.float32)
-        cells = table[rows]
-        columns[is_cell], weights[is_cell] = cells.indices, cells.data
-        ids, columns_tensor, weights_tensor = (torch.from_numpy(a).to(_device()) for a in (rows, columns, weights))
-        groups.append((ids, columns_tensor, weights_tensor))
-    return groups
+    starts, columns, weights = (torch.from_numpy(part) for part in (table.indptr, table.indices, table.data))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+        tensor = torch.sparse_csr_tensor(starts, columns, weights, table.shape, check_invariants=False)
+    return tensor.to(_device())
 
 
-def _solve_side(vectors: Any, others: Any, groups: list[tuple[Any, Any, Any]], zeros: float, decay: float) -> None:
-    """Replace the vectors of one side by the minimum of the loss for those of the other side."""
+def _improve_side(vectors: Any, others: Any, weights: Any, zeros: float, decay: float) -> None:
+    """Bring the vectors of one side near the minimum of the loss for those of the other side.
+
+    Some steps of conjugate gradients for all rows at once, from the vectors of the epoch before.
+    """
     import torch
 
     gram = zeros * (others.T @ others)
-    identity = torch.eye(len(gram), device=gram.device)
-    vectors.zero_()
-    for rows, columns, weights in groups:
-        gathered = others[columns]
-        weighted = gathered * weights[:, :, None]
-        frequency = (weights > 0).sum(1) + zeros * len(others)
-        left = weighted.transpose(1, 2) @ gathered + gram + (decay * frequency)[:, None, None] * identity
-        vectors[rows] = torch.linalg.solve_ex(left, weighted.sum(1))[0]
+    frequency = weights.crow_indices().diff() + zeros * len(others)
+
+    def apply(values: Any) -> Any:
+        products = torch.sparse.sampled_addmm(weights, values, others.T.contiguous(), beta=0)
+        weighted = weights.clone()
+        weighted.values().mul_(products.values())
+        return weighted @ others + values @ gram + decay * frequency[:, None] * values
+
+    residual = weights @ others - apply(vectors)
+    direction = residual.clone()
+    square = (residual**2).sum(1, keepdim=True)
+    for _ in range(IALS_STEPS):
+        applied = apply(direction)
+        step = square / (direction * applied).sum(1, keepdim=True).clamp(min=SMALLEST)
+        vectors += step * direction
+        residual -= step * applied
+        square, before = (residual**2).sum(1, keepdim=True), square
+        direction = residual + square / before.clamp(min=SMALLEST) * direction
 
 
 def prepare_item2vec(train: Table, dim: int) -> Fit:
@@ -420,7 +423,7 @@ BASELINES: Mapping[str, Method] = {
     "popularity": Method(prepare_popularity),
     "svd": Method(prepare_svd, {"power": Axis(lambda number: 0.5 * number + 0.5 if number >= -1 else None)}),
     "als": Method(prepare_als, {"decay": Axis.geometric(30, 3), "alpha": Axis.geometric(20, 2)}),
-    "ials": Method(prepare_ials, {"zeros": Axis.geometric(0.1, 3), "decay": Axis.geometric(0.003, 2)}),
+    "ials": Method(prepare_ials, {"zeros": Axis.geometric(0.1, 3), "decay": Axis.geometric(0.01, 2)}),
     "ease": Method(prepare_ease, {"ridge": Axis.geometric(100, 2)}),
     "item2vec": Method(prepare_item2vec, {"power": Axis(lambda number: 0.5 * number), "contexts": Axis.listed(0, 1)}),
 }

@@ -384,6 +384,7 @@ CONSTANTS: dict[str, dict[str, Any]] = {
         "MAX_VALIDATION_ROWS": 10_000,
         "ALS_ITERATIONS": 15,
         "IALS_EPOCHS": 16,
+        "IALS_STEPS": 3,
         "ITEM_WINDOW": 20,
         "ITEM_EPOCHS": 10,
     },

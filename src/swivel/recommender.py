@@ -23,6 +23,7 @@ from swivel.counts.importers.matrix_readers import is_sparse
 from swivel.errors import ConfigError, SwivelWarning
 from swivel.evaluation.table_ranking import RankingReport, drop_zeros, evaluate_ranking, open_table
 from swivel.runtime.numbers import plural
+from swivel.training.table_settings import choose_popularity
 from swivel.vectors import Neighbor, Vectors, VectorTable
 from swivel.vectors.folder import find_matrix
 from swivel.vectors.formats import as_vectors
@@ -38,6 +39,7 @@ SHOWN_LABELS = 5  # of those that a warning is about
 LINK_WEIGHT = 3.0
 LINKS_PER_COLUMN = 100
 MAX_LINKED_COLUMNS = 5_000  # a dense matrix of them is inverted
+EXTENSION_ROUNDS = 3  # the vectors that are new know each other from the second one on: experiments/tables.md
 
 
 def default_popularity(rows: int, columns: int) -> float:
@@ -240,15 +242,25 @@ class Recommender:
     @cached_property
     def T(self) -> Recommender:  # noqa: N802 (as in NumPy and pandas)
         """The recommender of rows for columns: who would like a film? All methods have rows and columns swapped."""
-        seen = None if self.matrix is None else self._seen.T
+        row_sums = self.vectors.row_sums
+        assert row_sums is not None
+        popularity, seen = self._popularity, None
+        if self.matrix is not None:
+            seen = self._seen.T
+            if popularity is None and "ranking" in self.vectors.settings:
+                # The recipe's choice is for columns.
+                popularity = choose_popularity(seen.shape[0], seen.nnz, row_sums)
         # Links were measured for columns only.
-        return Recommender(self.vectors.T, seen, popularity=self._popularity, links=self._links or False)
+        swapped = Recommender(self.vectors.T, seen, popularity=popularity, links=self._links or False)
+        swapped.T = self
+        return swapped
 
     def extend(self, table: Any) -> Recommender:
         """Return a recommender that also has the new rows and columns of a table.
 
-        New rows are folded in from their cells with known columns, new columns from their cells with known rows; the
-        vectors that were trained stay. `vectors.save` of the result keeps the new ones.
+        New columns are folded into the rows, then the rows that have cells in the table into the columns, and both
+        twice more. Other vectors stay, as do those of all known rows without `matrix`. `vectors.save` of the result keeps the
+        new ones.
 
         Parameters
         ----------
@@ -272,35 +284,28 @@ class Recommender:
         column_ids = np.array([columns.ids[label] for label in table.columns], np.int64)
         cells = _place_cells(table, row_ids, column_ids, (len(rows), len(columns)))
 
-        row_count, column_count = len(self.vectors), len(self._columns.vocabulary)
-        extended_rows = self._extend_rows(rows, cells[row_count:, :column_count])
-        extended_columns = self.T._extend_rows(columns, cells[:row_count, column_count:].T)
+        counts = cells
+        has_cells = np.arange(len(rows)) >= len(self.vectors)
+        if self.matrix is not None:
+            counts = self._seen.copy()
+            counts.resize(cells.shape)
+            counts = counts + cells
+            has_cells |= np.diff(cells.indptr) > 0
+        is_new = np.arange(len(columns)) >= len(self._columns.vocabulary)
+
         # The vectors are no longer those of the matrix that they were trained on.
         facts = {name: fact for name, fact in self.vectors.facts.items() if name != "matrix"}
-        vectors = self.vectors.replace(rows=extended_rows, columns=extended_columns, facts=facts)
+        vectors = self.vectors.replace(
+            rows=_append(self.vectors.row_table, rows), columns=_append(self._columns, columns), facts=facts
+        )
+        for _ in range(EXTENSION_ROUNDS):
+            vectors = vectors.replace(columns=_fold_again(vectors.T, counts.T, is_new))
+            vectors = vectors.replace(rows=_fold_again(vectors, counts, has_cells))
 
-        seen = None
-        if self.matrix is not None:
-            seen = self._seen.copy()
-            seen.resize(cells.shape)
-            seen = seen + cells
-        return Recommender(vectors, seen, popularity=self.ranking.popularity, links=self._links)
-
-    def _extend_rows(self, vocabulary: Vocabulary, counts: Any) -> VectorTable:
-        """Return the rows with new ones, which are the last labels of the vocabulary and have these counts."""
-        rows = self.vectors.row_table
-        if not counts.shape[0]:
-            return rows
-
-        counts = scipy.sparse.csr_array(counts)
-        trained_on = counts.log1p() if self._fixed.config.transform == "log" else counts
-        new_sums = np.asarray(trained_on.sum(axis=1)).ravel()
-        lonely = [vocabulary[len(rows.values) + number] for number in np.flatnonzero(new_sums == 0).tolist()]
-        if lonely:
-            _warn_of(lonely, "new label", "without cells with known ones")
-        assert rows.sums is not None
-        values = np.concatenate([rows.values, self.fold_in(counts)])
-        return VectorTable(vocabulary, values, np.concatenate([rows.sums, new_sums]))
+        _warn_of_lonely(vectors, np.flatnonzero(has_cells))
+        _warn_of_lonely(vectors.T, np.flatnonzero(is_new))
+        seen = None if self.matrix is None else counts
+        return Recommender(vectors, seen, popularity=self._popularity, links=self._links)
 
     def recommend(
         self,
@@ -533,6 +538,35 @@ def _warn_of(labels: Sequence[str], kind: str, what: str) -> None:
     """Warn of labels in one line that shows the first of them."""
     shown = ", ".join(map(repr, labels[:SHOWN_LABELS])) + (", ..." if len(labels) > SHOWN_LABELS else "")
     warnings.warn(f"{plural(len(labels), kind)} {what}: {shown}", SwivelWarning, stacklevel=4)
+
+
+def _append(table: VectorTable, vocabulary: Vocabulary) -> VectorTable:
+    """Return a table with zeros for the labels at the end of the vocabulary that it lacks."""
+    assert table.sums is not None
+    missing = len(vocabulary) - len(table.values)
+    return VectorTable(vocabulary, np.pad(table.values, ((0, missing), (0, 0))), np.pad(table.sums, (0, missing)))
+
+
+def _fold_again(vectors: Vectors, counts: Any, is_folded: NDArray[np.bool_]) -> VectorTable:
+    """Return the rows with some of them folded into the columns, from the counts of all rows."""
+    known = Recommender(vectors, counts)
+    rows, columns = vectors.row_table, vectors.column_table
+    assert rows.sums is not None and columns is not None and columns.sums is not None
+    chosen = scipy.sparse.csr_array(counts)[is_folded]
+    trained_on = chosen.log1p() if known._fixed.config.transform == "log" else chosen
+
+    values, sums = rows.values.copy(), rows.sums.copy()
+    values[is_folded] = known.fold_in(chosen)
+    sums[is_folded] = trained_on @ (columns.sums > 0)  # other columns have no vectors yet
+    return VectorTable(rows.vocabulary, values, sums)
+
+
+def _warn_of_lonely(vectors: Vectors, ids: NDArray[np.intp]) -> None:
+    """Warn of rows without cells with known columns."""
+    assert vectors.row_sums is not None
+    lonely = [vectors.vocabulary[number] for number in ids.tolist() if vectors.row_sums[number] == 0]
+    if lonely:
+        _warn_of(lonely, "new label", "without cells with known ones")
 
 
 def _join(vocabulary: Vocabulary, others: Vocabulary) -> Vocabulary:

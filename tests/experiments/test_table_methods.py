@@ -103,7 +103,7 @@ def test_a_split_has_every_cell_once() -> None:
 
 def test_methods_that_cannot_run_have_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     assert why_left_out("svd", 10**9) is None
-    assert why_left_out("ease", 100) is None and why_left_out("ease", 10**5) == "more than 8,000 columns"
+    assert why_left_out("ease", 100) is None and why_left_out("ease", 10**5) == "more than 10,000 columns"
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert why_left_out("als", 10) == "the package implicit is not installed"
     assert why_left_out("item2vec", 10) == "the package gensim is not installed"

@@ -24,6 +24,7 @@ from swivel.counts import open_matrix
 from swivel.errors import ConfigError, SwivelWarning, UnknownToken
 from swivel.estimator import SwivelEmbedding
 from swivel.recommender import ColumnRanking, Recommendation, Recommender, default_popularity, find_links
+from swivel.training.table_settings import choose_popularity
 from swivel.vectors import search
 
 GROUPS = 4
@@ -251,7 +252,12 @@ def test_transposed_the_rows_of_a_column_are_recommended(recommender: Recommende
 
     assert {group_of(each.token) for each in recommender.T.similar("r7", 3)} == {3}
     assert recommender.T.score("c2", ["r3"]) == pytest.approx(recommender.score("r3", ["c2"]), abs=1e-5)
-    assert recommender.T.T.recommend("r0", 5) == recommender.recommend("r0", 5)
+    assert recommender.T.T is recommender
+    # The popularity of rows follows from the transposed table, that which was given holds for both.
+    sums = recommender.vectors.row_sums
+    assert sums is not None
+    assert recommender.T.ranking.popularity == choose_popularity(32, len(make_cells()), sums)
+    assert Recommender(recommender.vectors, recommender.matrix, popularity=0.2).T.ranking.popularity == 0.2
     vectors = recommender.vectors
     assert [each.token for each in vectors.T.nearest("c2", 3)] == [each.token for each in recommender.similar("c2", 3)]
     words = swivel.train(swivel.count(["red wine and white wine"] * 9, min_count=1), dim=2, epochs=1, subwords="none")
@@ -268,26 +274,27 @@ def test_new_rows_and_columns_are_added_and_kept(
     assert (rows[:-1], rows[-1]) == (table.rows.tokens, "new row")
     assert (columns[:-1], columns[-1]) == (table.columns.tokens, "new column")
 
-    # Their vectors are those of `recommend`, and what was trained is unchanged.
+    # Rows with new cells know the new column, and other vectors are unchanged.
     trained = recommender.vectors
-    assert (extended.vectors.rows[:-1] == trained.rows).all()
+    is_unchanged = [label not in ("r1", "r5") for label in rows[:-1]]
+    assert ((extended.vectors.rows[:-1] == trained.rows).all(axis=1) == is_unchanged).all()
     assert (extended.vectors.T.rows[:-1] == trained.T.rows).all()
-    for before, after, counts, label in (
-        (recommender, extended, {"c1": 1, "c5": 2}, "new row"),
-        (recommender.T, extended.T, {"r1": 2, "r5": 1}, "new column"),
-    ):
-        expected = {each.label: each.score for each in before.recommend(counts, 9)}
-        found = {each.label: each.score for each in after.recommend(label, 10)}
-        found.pop("new row", None)
-        assert "new column" not in found  # The new row has it.
-        for name in expected.keys() & found.keys():
-            assert found[name] == pytest.approx(expected[name], abs=1e-4)
-        assert len(expected.keys() & found.keys()) >= 8
+    known = {column: count for row, column, count in make_cells() if row == "r1"}
+    for label, counts in (("new row", {"c1": 1, "c5": 2, "new column": 1}), ("r1", known | {"new column": 2})):
+        expected = {each.label: each.score for each in extended.recommend(counts, 10)}
+        found = {each.label: each.score for each in extended.recommend(label, 10)}
+        assert found == pytest.approx(expected, abs=1e-4)
+    liked_by = [each.label for each in extended.T.recommend("new column", 5)]
+    assert {group_of(label) for label in liked_by} == {1}
 
-    # log(1 + x), as the recipe `table` trains, is summed in the cells with what was known.
+    # log(1 + x), as the recipe `table` trains, is summed.
     sums = extended.vectors.row_sums, extended.vectors.column_sums
     assert sums[0] is not None and sums[1] is not None
-    assert sums[0][-1] == sums[1][-1] == pytest.approx(np.log(2) + np.log(3))
+    assert sums[0][-1] == sums[1][-1] == pytest.approx(np.log(2) + np.log(3) + np.log(2))
+    before, after = trained.row_sums, extended.vectors.row_sums
+    assert before is not None and after is not None
+    number = rows.index("r1")
+    assert after[number] == pytest.approx(before[number] + np.log(3))
     # Who has the columns of a group is recommended the new one, except if it has it.
     labels = {row: [each.label for each in extended.recommend(row, 9)] for row in ("r9", "r1", "r2")}
     assert "new column" in labels["r9"] and "new column" not in labels["r1"]
