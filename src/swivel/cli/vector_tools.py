@@ -21,10 +21,10 @@ from swivel.cli.flags import (
 )
 from swivel.cli.main import cli, open_vectors, output_option
 from swivel.cli.terminal import align_table, next_command, print_result, show
+from swivel.config import CorpusConfig, settings_of
 from swivel.counts import export_counts, open_matrix
 from swivel.errors import ConfigError
 from swivel.explorer import server
-from swivel.pipeline.settings import given
 from swivel.runtime.options import RunOptions
 from swivel.runtime.resources import check_libraries
 from swivel.storage.arrays import write_array
@@ -160,7 +160,9 @@ def encode(
         raise ConfigError(f"{path}: the array is written as .npy; use this suffix")
 
     model = open_vectors(vectors)
-    config = dataclasses.replace(find_tokenizer(model), **given(encoding=encoding, errors=errors))
+    config = dataclasses.replace(
+        find_tokenizer(model), **settings_of({"encoding": encoding, "errors": errors}, CorpusConfig)
+    )
     encoded = model.encode(
         read_lines(file, config),
         smoothing=smoothing,
