@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.config import RECIPES, TEXT_RECIPES, TrainConfig, VectorsConfig, settings_of
+from swivel.config import RECIPES, TEXT_RECIPES, TrainConfig, VectorsConfig, settings_of, stage_config
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, as_matrix
 from swivel.counts.importers import import_counts
@@ -236,7 +236,7 @@ def resolve_configs(
 ) -> tuple[TrainConfig, VectorsConfig]:
     """Return how vectors of a matrix are trained and combined; rows are not added to columns of another kind."""
     settings = settings_of(settings, TrainConfig, VectorsConfig)
-    transform = settings.get("transform", RECIPES[recipe]["train"].get("transform", "none"))
+    transform = stage_config(TrainConfig, recipe, **settings).transform
     if not matrix.columns_per_row:
         # w + c makes sense only where row i and column i are the same word.
         combine = settings.setdefault("combine", "rows")
