@@ -81,7 +81,7 @@ def result_settings(config: Any) -> dict[str, Any]:
     }
 
 
-def _plain_number(value: Any) -> Any:
+def plain_number(value: Any) -> Any:
     """Return a number of NumPy as Python's, which JSON can store; any other value unchanged."""
     if isinstance(value, (int, float)) or not isinstance(value, numbers.Real):
         return value
@@ -92,7 +92,7 @@ def check_fields(config: Any) -> None:
     """Raise ConfigError for the first field whose value violates its rule; numbers of NumPy become Python's."""
     # Frozen dataclasses are set once more here, before anyone has seen them.
     for field in dataclasses.fields(config):
-        value = _plain_number(getattr(config, field.name))
+        value = plain_number(getattr(config, field.name))
         rule = field.metadata["rule"]
         if not (rule.holds(value) or (value is None and field.default is None)):
             raise ConfigError(f"{field.name} must be {rule.words}, got {value!r}", argument=field.name)
@@ -475,9 +475,13 @@ _BEFORE_UNICODE: Mapping[str, Any] = {"normalization": "none"}
 
 
 def settings_of(settings: Mapping[str, Any], *stages: type[Any]) -> dict[str, Any]:
-    """Return the settings that some stages have; `device` belongs to several."""
+    """Return the settings that some stages have and that are not None; `device` belongs to several.
+
+    >>> settings_of({"window": 5, "min_count": None, "dim": 100}, CountConfig, VocabularyConfig)
+    {'window': 5}
+    """
     names = {field.name for stage in stages for field in dataclasses.fields(stage)}
-    return {name: value for name, value in settings.items() if name in names}
+    return {name: value for name, value in settings.items() if name in names and value is not None}
 
 
 def stage_config(stage: type[Stage], recipe: str = "default", **settings: Any) -> Stage:
@@ -489,13 +493,12 @@ def stage_config(stage: type[Stage], recipe: str = "default", **settings: Any) -
     if recipe not in RECIPES:
         raise ConfigError(f"recipe must be one of {', '.join(RECIPES)}, got {recipe!r}", argument="recipe")
     name = next(name for name, kind in STAGES.items() if kind is stage)
-    overrides = {key: value for key, value in settings_of(settings, stage).items() if value is not None}
-    return stage(**{**RECIPES[recipe].get(name, {}), **overrides})
+    return stage(**{**RECIPES[recipe].get(name, {}), **settings_of(settings, stage)})
 
 
 def recorded_config(stage: type[Stage], recorded: Mapping[str, Any]) -> Stage:
     """Return the configuration of a stage from a manifest, without settings that no stage has."""
-    settings = {name: value for name, value in settings_of(recorded, stage).items() if value is not None}
+    settings = settings_of(recorded, stage)
     if stage is CorpusConfig:
         settings = {**_BEFORE_UNICODE, **settings}
     return stage(**settings)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.config import TrainConfig
+from swivel.config import TrainConfig, settings_of
 from swivel.errors import missing_extra
 from swivel.evaluation.table_ranking import drop_zeros, evaluate_ranking, split_table
 from swivel.pipeline.train import fit_sparse
@@ -25,8 +25,6 @@ except ImportError as error:
 
 if TYPE_CHECKING:
     import scipy.sparse
-
-NO_SETTINGS = ("recipe", "tune", "random_state", "threads", "memory")  # parameters that are not fields of TrainConfig
 
 
 @dataclass(eq=False, repr=False)  # scikit-learn compares by identity and has its own repr.
@@ -111,13 +109,12 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         X : array-like or sparse matrix of shape (n_rows, n_columns)
             Counts, or other finite weights, of 0 or more.
         """
-        parameters = {name: _plain(value) for name, value in self.get_params().items() if name not in NO_SETTINGS}
-        settings: dict[str, Any] = {"seed": self._seed(), **parameters}
-        options = RunOptions(threads=_plain(self.threads), memory=_plain(self.memory), progress=SILENT)
+        settings = settings_of(self.get_params(), TrainConfig)
+        options = RunOptions(threads=self.threads, memory=self.memory, progress=SILENT)
         counts = self._validate(X, reset=True)
         # A square table usually has the co-occurrences of one kind of things with each other.
         recipe = self.recipe or ("fast" if counts.shape[0] == counts.shape[1] else "table")
-        fitted = fit_sparse(counts, recipe=recipe, tune=bool(self.tune), options=options, **settings)
+        fitted = fit_sparse(counts, recipe=recipe, tune=bool(self.tune), options=options, seed=self._seed(), **settings)
 
         assert fitted.row_sums is not None and fitted.column_sums is not None
         self.config_ = TrainConfig(**fitted.settings["train"])
@@ -211,8 +208,3 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         tags.input_tags.positive_only = True
         tags.transformer_tags.preserves_dtype = []  # Vectors are always float32.
         return tags
-
-
-def _plain(value: Any) -> Any:
-    """Return NumPy scalars as Python numbers; scikit-learn's parameter search passes NumPy scalars."""
-    return value.item() if isinstance(value, np.generic) else value

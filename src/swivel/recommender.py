@@ -204,28 +204,34 @@ class Recommender:
         links: bool | None = None,
     ) -> None:
         self.vectors = as_vectors(vectors)
-        self.matrix = matrix if matrix is None or is_sparse(matrix) else as_matrix(matrix)
-        # Vectors of other tools, and sums of rows and columns, cannot rank columns.
         columns = self.vectors.column_table
+        # Vectors of other tools, and sums of rows and columns, cannot rank columns.
         if columns is None or columns.sums is None or self.vectors.row_sums is None:
             raise ConfigError("these vectors have no columns: pass vectors or a folder written by swivel train")
-        labels = self.vectors.vocabulary.tokens, columns.vocabulary.tokens
-        if isinstance(self.matrix, Matrix):
-            is_other = (self.matrix.rows.tokens, self.matrix.columns.tokens) != labels
+
+        self._columns = columns
+        self._sums = columns.sums
+        self._total = float(self.vectors.facts.get("total", columns.sums.sum()))
+        self._popularity = popularity
+        self._links = links
+        self.matrix = find_matrix(self.vectors) if matrix is None else self._check_matrix(matrix)
+        if links and self.matrix is None:
+            raise ConfigError("links are found in matrix: pass it", argument="links")
+
+    def _check_matrix(self, matrix: Any) -> Any:
+        """Return a matrix or opened folder; raise ConfigError if it has other rows or columns than the vectors."""
+        rows, columns = self.vectors.vocabulary.tokens, self._columns.vocabulary.tokens
+        if is_sparse(matrix):
+            is_same = matrix.shape == (len(rows), len(columns))
         else:
-            is_other = self.matrix is not None and self.matrix.shape != (len(labels[0]), len(labels[1]))
-        if is_other:
+            matrix = as_matrix(matrix)
+            is_same = (matrix.rows.tokens, matrix.columns.tokens) == (rows, columns)
+        if not is_same:
             raise ConfigError(
                 "matrix has other rows or columns than the vectors: pass the matrix they were trained on",
                 argument="matrix",
             )
-        self._columns, self._sums = columns, columns.sums
-        self._total = float(self.vectors.facts.get("total", columns.sums.sum()))
-        if self.matrix is None:
-            self.matrix = find_matrix(self.vectors)
-        if links and self.matrix is None:
-            raise ConfigError("links are found in matrix: pass it", argument="links")
-        self._popularity, self._links = popularity, links
+        return matrix
 
     @cached_property
     def ranking(self) -> ColumnRanking:
@@ -259,8 +265,8 @@ class Recommender:
         """Return a recommender that also has the new rows and columns of a table.
 
         New columns are folded into the rows, then the rows that have cells in the table into the columns, and both
-        twice more. Other vectors stay, as do those of all known rows without `matrix`. `vectors.save` of the result keeps the
-        new ones.
+        twice more. Other vectors stay, as do those of all known rows without `matrix`. `vectors.save` of the result
+        keeps the new ones.
 
         Parameters
         ----------
@@ -328,17 +334,22 @@ class Recommender:
             Function that returns whether a column may be recommended.
         """
         row = row if isinstance(row, Mapping) else to_label(row)
-        counts = self._counts_of(row, is_needed=exclude_seen)
-        excluded = None
-        if exclude_seen:
-            excluded = self._excluded[[self.vectors.find_row(row)]] if isinstance(row, str) else counts
-        vector = self.vectors.rows[[self.vectors.find_row(row)]] if isinstance(row, str) else self.fold_in(counts)
+        if isinstance(row, str):
+            ids = [self.vectors.find_row(row)]
+            excluded = self._excluded[ids] if exclude_seen else None
+            is_unknown = self.matrix is None  # what the row has
+            counts = scipy.sparse.csr_array((1, len(self._columns.vocabulary))) if is_unknown else self._seen[ids]
+            vector = self.vectors.rows[ids]
+        else:
+            counts = self._place_counts(row)
+            excluded = counts if exclude_seen else None
+            vector = self.fold_in(counts)
+
         names = self._columns.vocabulary.tokens
         is_hidden = None if filter is None else np.array([not filter(name) for name in names])
         # The ranking adds popularity x log x_*j to w . c, in which popular columns are no better than others.
-        ids, scores = self.ranking.find_best(vector, count, cells=counts, seen=excluded, is_hidden=is_hidden)
-
-        return self._describe(ids[0], scores[0], counts)
+        best, scores = self.ranking.find_best(vector, count, cells=counts, seen=excluded, is_hidden=is_hidden)
+        return self._describe(best[0], scores[0], counts)
 
     def recommend_table(
         self, table: Any, count: int = 10, *, exclude_seen: bool = True
@@ -478,14 +489,8 @@ class Recommender:
     def _column_vectors(self) -> Vectors:
         return Vectors(self._columns)
 
-    def _counts_of(self, row: str | Mapping[Any, float], *, is_needed: bool) -> Any:
-        """Return the counts of a known or new row, of shape (1, n_columns); no counts if they are not known."""
-        size = len(self._columns.vocabulary)
-        if isinstance(row, str):
-            row_id = self.vectors.find_row(row)
-            is_unknown = self.matrix is None and not is_needed
-            return scipy.sparse.csr_array((1, size)) if is_unknown else self._seen[[row_id]]
-
+    def _place_counts(self, row: Mapping[Any, float]) -> Any:
+        """Return the counts of a new row, of shape (1, n_columns)."""
         row = row.to_dict() if hasattr(row, "to_dict") else row  # a Series of pandas
         is_counts = isinstance(row, Mapping) and all(isinstance(count, Real) for count in row.values())
         labels = list(map(to_label, row)) if is_counts else []
@@ -494,7 +499,8 @@ class Recommender:
         ids = _find_known(self._columns.vocabulary, labels, "column")
         values = np.array(list(row.values()), np.float64)[ids >= 0]
         columns = ids[ids >= 0]
-        return drop_zeros(scipy.sparse.csr_array((values, (np.zeros_like(columns), columns)), shape=(1, size)))
+        shape = 1, len(self._columns.vocabulary)
+        return drop_zeros(scipy.sparse.csr_array((values, (np.zeros_like(columns), columns)), shape=shape))
 
     def _describe(self, ids: NDArray[np.intp], scores: Floats, counts: Any) -> list[Recommendation]:
         """Return the recommendations of a row with these counts."""

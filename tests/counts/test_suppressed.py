@@ -189,7 +189,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"sides": "undirected", "row_sums": {**FOUR, "b": -3}}, "row_sums: the sum of 'b' is -3; sums must be finite"),
     ({"sides": "undirected", "row_sums": {"a": "many"}}, "row_sums must be numbers by label, or a file"),
     ({"sides": "undirected", "row_sums": "nowhere.tsv"}, "nowhere.tsv: no such file of sums"),
-    ({"sides": "undirected", "row_sums": FOUR, "total": 0}, "total must be a positive number, got 0"),
+    ({"sides": "undirected", "row_sums": FOUR, "total": 0}, "total must be a positive number up to 1e30, got 0"),
+    ({"sides": "undirected", "row_sums": FOUR, "total": "60"}, "total must be a positive number .*, got '60'"),
     ({"sides": "undirected", "row_sums": FOUR, "total": 29}, "the sum 30 of row 'a' is larger than the total, 29"),
     ({"sides": "undirected", "row_sums": {**FOUR, "b": 14}, "total": 50}, "the sum 14 of row 'b' .* largest cell, 15"),
     ({"sides": "undirected", "row_sums": {**FOUR, "b": 3e18}}, "sums up to 3e.18 in units of 1/1 are too large"),
@@ -210,6 +211,19 @@ def test_what_does_not_fit_together_is_refused_in_one_line(
         swivel.import_counts(file, tmp_path / "matrix", **{**limit, **settings})
     assert "\n" not in str(refused.value)
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_the_total_may_be_a_number_of_numpy(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"sides": "undirected", "row_sums": FOUR, "suppressed_below": 11}
+    file = write_text(tmp_path / "pairs.csv", PAIRS)
+    imported = swivel.import_counts(file, tmp_path / "matrix", total=np.int64(60), **settings)
+    assert imported.total == 60
+    assert swivel.import_counts(file, tmp_path / "matrix", total=60, **settings).fingerprint == imported.fingerprint
+
+
+def test_an_unknown_recipe_is_refused_with_its_name() -> None:
+    with pytest.raises(ConfigError, match=r"recipe must be one of paper, .*, got 'best'"):
+        swivel.train(import_site(drop_small(make_counts(1)), suppressed_below=LIMIT), recipe="best")
 
 
 @pytest.mark.parametrize("text", ["a\t1\na\t2\n", "a\n", "a\tmany\n", "a\t1\t2\n", ""])

@@ -433,7 +433,7 @@ def test_invalid_rules_raise_errors_before_anything_is_read(tmp_path: Path) -> N
         evaluate(vectors, tmp_path, unknown="drop")
     with pytest.raises(ConfigError, match="top must be a positive integer, got 0"):
         evaluate(vectors, tmp_path, rules=EvaluationConfig(half="tune"), top=0)
-    with pytest.raises(ConfigError, match="'metod' is not an evaluation rule; the rules are method, unknown"):
+    with pytest.raises(ConfigError, match="'metod' is not a setting here; did you mean method"):
         evaluate(vectors, tmp_path, metod="3cosmul")
 
 

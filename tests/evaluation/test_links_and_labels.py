@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from numpy.typing import NDArray
-from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
+from sklearn.metrics import average_precision_score, roc_auc_score
 
 import swivel
 from swivel.cli import cli
@@ -86,14 +86,6 @@ def test_links_between_nodes_that_are_not_alike_are_scored_by_rows_and_columns()
     assert links.evaluate_links(Vectors(rows), edges).auc == 0
 
 
-def test_f1_is_that_of_scikit_learn() -> None:
-    rng = np.random.default_rng(2)
-    truth, predicted = rng.random((2, 50, 7)) < 0.3
-    micro, macro = labels.measure_f1(truth, predicted)
-    assert micro == pytest.approx(f1_score(truth, predicted, average="micro"))
-    assert macro == pytest.approx(f1_score(truth, predicted, average="macro"))
-
-
 def test_labels_that_the_vectors_know_are_predicted_and_others_are_not() -> None:
     rng = np.random.default_rng(3)
     group = rng.integers(3, size=300)
@@ -109,6 +101,14 @@ def test_labels_that_the_vectors_know_are_predicted_and_others_are_not() -> None
     assert 0.3 < half.micro < 0.7
     noise = labels.evaluate_labels(make_vectors(rng.standard_normal((300, 3))), known, shares=(0.5,), splits=2)
     assert noise.scores[0].micro < 0.5
+
+
+def test_a_label_that_no_tested_row_has_is_left_out_of_the_mean() -> None:
+    groups = np.arange(12) % 2
+    # A third label, of one of the rows that are learned.
+    truth = np.column_stack([groups == 0, groups == 1, np.arange(12) == 0])
+    ids = np.arange(12)
+    assert labels._classify(np.eye(2)[groups], truth, ids[:8], ids[8:], penalty=1.0) == (1, 1)
 
 
 @pytest.mark.parametrize(("settings", "message"), [({"shares": (1.0,)}, "between 0 and 1"), ({"splits": 0}, "splits")])

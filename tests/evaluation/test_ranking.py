@@ -125,6 +125,14 @@ def test_a_data_frame_is_split_into_two_data_frames(library: str, by: str) -> No
         assert (len(held), held.time.min()) == (150, 450)
 
 
+def test_the_columns_of_a_data_frame_may_have_numbers() -> None:
+    frame = make_frame()
+    numbered = frame.set_axis(range(4), axis=1)
+    expected = split_table(frame, by="time", times="time", seed=1)
+    for part, named in zip(split_table(numbered, by="time", times=3, seed=1), expected, strict=True):
+        assert part.set_axis(frame.columns, axis=1).equals(named)
+
+
 def test_both_parts_of_a_data_frame_are_what_import_and_evaluate_take() -> None:
     frame = make_frame()[["user", "item", "count"]]
     train, held = swivel.split_table(frame)

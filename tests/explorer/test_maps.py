@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import itertools
 import json
@@ -255,6 +256,11 @@ def test_the_page_of_a_map_is_self_contained_and_escaped(word_map: WordMap) -> N
     assert tuple(data["labels"]) == word_map.labels
     points = np.array(data["points"]).reshape(-1, 2) / data["precision"]
     assert points == pytest.approx(word_map.points, abs=1e-4)
+
+
+def test_a_title_is_not_replaced_by_other_parts_of_the_page(word_map: WordMap) -> None:
+    page = dataclasses.replace(word_map, title="@DATA@ and @SCRIPTS@").to_html()
+    assert "<title>@DATA@ and @SCRIPTS@</title>" in page
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from swivel.errors import ConfigError
@@ -27,3 +28,10 @@ def test_options_default_to_the_resources_of_the_machine() -> None:
     assert RunOptions().memory_bytes >= 256 * 2**20
     assert RunOptions(memory="1GiB").memory_bytes == RunOptions(memory=2**30).memory_bytes == 2**30
     assert RunOptions(threads=3).thread_count == 3
+
+
+def test_options_may_be_numbers_of_numpy() -> None:
+    numbers: dict[str, Any] = {"threads": np.int64(3), "memory": np.int32(1 << 30)}
+    options = RunOptions(**numbers)
+    assert (type(options.threads), type(options.memory)) == (int, int)
+    assert options == RunOptions(threads=3, memory=1 << 30, progress=options.progress)

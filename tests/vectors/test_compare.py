@@ -204,8 +204,14 @@ def test_json_includes_the_agreement(table: np.ndarray, tmp_path: Path) -> None:
 
 
 def test_other_suffixes_raise_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"written as \.tsv or \.json"):
+    with pytest.raises(ConfigError, match=r"written as \.tsv, \.json"):
         ModelComparison((), compare(*[make(np.eye(4))] * 2).whole, None).write(tmp_path / "moved.xlsx")
+
+
+def test_an_unknown_setting_is_refused_with_its_name() -> None:
+    model = make(np.eye(4))
+    with pytest.raises(ConfigError, match="'tops' is not a setting here; did you mean top"):
+        compare(model, model, tops=3)
 
 
 # The command line

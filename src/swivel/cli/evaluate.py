@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from swivel import evaluation
-from swivel.cli.flags import Command, config_options, map_options, overwrite_option, refuse_idle_options
+from swivel.cli.flags import (
+    Command,
+    choice_option,
+    config_options,
+    map_options,
+    overwrite_option,
+    refuse_idle_options,
+)
 from swivel.cli.main import cli, open_vectors, output_option
 from swivel.cli.tables import matrix_option, table_options
 from swivel.cli.terminal import draw_table, print_result, show, shown
 from swivel.evaluation import results, text_sets
 from swivel.evaluation.datasets import SUITES
-from swivel.evaluation.labels import LABEL_TABLE_HEADER, SPLITS, LabelReport
+from swivel.evaluation.labels import LABEL_TABLE_HEADER, SPLITS
 from swivel.evaluation.links import LinkReport
 from swivel.evaluation.table_ranking import RankingReport
 from swivel.explorer.maps import LAYOUTS, MAP_FORMATS, make_map
 from swivel.reports import plots
 from swivel.runtime.options import RunOptions
 from swivel.runtime.resources import check_libraries
-from swivel.storage.output_folder import check_output_file, refuse_overlap
+from swivel.storage.output_folder import check_format, check_output_file, refuse_overlap
 from swivel.vectors.formats import find_vectors
 
 USED_WITH_TABLES = {"held_out", "matrix", "fields", "header", "k"}
@@ -113,7 +120,8 @@ def evaluate(
     if labels is not None:
         refuse_idle_options(lambda name: name not in {"vectors", *USED_WITH_LABELS}, where="with --labels")
         model = open_vectors(vectors)
-        _show_labels(evaluation.evaluate_labels(model, labels, splits=splits, progress=options.progress, **table))
+        predicted = evaluation.evaluate_labels(model, labels, splits=splits, progress=options.progress, **table)
+        show(predicted.to_dict(), lambda: draw_table(LABEL_TABLE_HEADER, predicted.table()))
         return
 
     # Without a place, the sets of the paper are fetched.
@@ -158,18 +166,17 @@ def _show_ranking(report: RankingReport) -> None:
     k = report.k
     values = {f"recall@{k}": report.recall, f"NDCG@{k}": report.ndcg, f"MAP@{k}": report.map}
     values |= {f"recall@{k}, {name} columns": recall for name, recall in report.by_popularity.items()}
-    rows = [[name, f"{value:.3f}"] for name, value in values.items()]
-    show(report.to_dict(), lambda: draw_table([f"{report.cells:,} cells of {report.rows:,} rows", ""], rows))
+    _show_values(report, f"{report.cells:,} cells of {report.rows:,} rows", values)
 
 
 def _show_links(report: LinkReport) -> None:
     values = {"AUC": report.auc, "average precision": report.average_precision, f"hits@{report.k}": report.hits}
+    _show_values(report, f"{report.edges:,} edges", values)
+
+
+def _show_values(report: RankingReport | LinkReport, title: str, values: Mapping[str, float]) -> None:
     rows = [[name, f"{value:.3f}"] for name, value in values.items()]
-    show(report.to_dict(), lambda: draw_table([f"{report.edges:,} edges", ""], rows))
-
-
-def _show_labels(report: LabelReport) -> None:
-    show(report.to_dict(), lambda: draw_table(LABEL_TABLE_HEADER, report.table()))
+    show(report.to_dict(), lambda: draw_table([title, ""], rows))
 
 
 @cli.group()
@@ -181,9 +188,7 @@ def plot() -> None:
 @click.argument("vectors")
 @output_option("file to write: .png, .svg, .pdf, or .html, which can be searched and zoomed", metavar="FILE")
 @click.option("--words", type=int, default=10_000, show_default=True, help="how many of the most common words")
-@click.option(
-    "--layout", type=click.Choice(LAYOUTS), default="umap", show_default=True, help="UMAP, or principal components"
-)
+@choice_option("--layout", LAYOUTS, "UMAP, or principal components")
 @map_options
 @overwrite_option
 def map_command(
@@ -196,7 +201,7 @@ def map_command(
     options: RunOptions,
 ) -> None:
     """Draw a map of VECTORS, a folder or a file of another tool, in which similar words are near each other."""
-    plots.check_format(Path(output), MAP_FORMATS, "maps")
+    check_format(Path(output), MAP_FORMATS, "maps")
     check_output_file(Path(output), [find_vectors(vectors)], overwrite=options.overwrite)
     check_libraries("drawing a map")
     title = f"Map of {name_run(vectors)}"
@@ -219,7 +224,7 @@ def map_command(
 def epochs(vectors: str, output: str, options: RunOptions) -> None:
     """Plot the mean loss per epoch of RUN, the folder of `swivel run` or `swivel train`."""
     file = Path(output)
-    plots.check_format(file)
+    check_format(file, plots.FORMATS, "figures")
     refuse_overlap([file], [find_vectors(vectors)])
     plots.save_figure(plots.plot_epochs(open_vectors(vectors).facts.get("losses", ())), file)
     show({"figure": output}, lambda: print_result(output))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, get_args, get_type_hints
 
 import click
@@ -220,9 +220,14 @@ map_options = combine(
 )
 
 
+def choice_option(flag: str, choices: Sequence[str], help: str) -> Decorator:
+    """Return an option for one of a few values, by default the first."""
+    return click.option(flag, type=click.Choice(choices), default=choices[0], show_default=True, help=help)
+
+
 def side_option(help: str) -> Decorator:
     """Return the option for the side of a table that labels are from."""
-    return click.option("--side", type=click.Choice(["rows", "columns"]), default="rows", show_default=True, help=help)
+    return choice_option("--side", ["rows", "columns"], help)
 
 
 overwrite_option = group_option("machine", "--overwrite", "replace finished results", is_flag=True)

@@ -15,6 +15,7 @@ from swivel._version import __version__
 from swivel.cli.flags import (
     Command,
     Decorator,
+    choice_option,
     cluster_options,
     config_options,
     count_option,
@@ -116,7 +117,7 @@ def open_vectors(path: str) -> Vectors:
     """Load a folder of vectors, the vectors of a run's folder, or another tool's file."""
     from swivel.vectors import formats
 
-    return formats.open_vectors(path)
+    return formats.load(path)
 
 
 def text_arguments(texts: tuple[str, ...], output: str | None) -> Any:
@@ -262,13 +263,7 @@ def demo(output: str, options: RunOptions) -> None:
 @click.argument("vectors")
 @click.argument("words", nargs=-1, required=True, metavar="WORD...")
 @count_option()
-@click.option(
-    "--among",
-    type=click.Choice(["rows", "columns"]),
-    default="rows",
-    show_default=True,
-    help="search the rows (words), or the columns (contexts)",
-)
+@choice_option("--among", ["rows", "columns"], "search the rows (words), or the columns (contexts)")
 @side_option("of a table: these are labels of rows, or of columns")
 @click.option("--guess", is_flag=True, help="guess the vector of an unknown word from its spelling")
 def nearest(
@@ -303,13 +298,7 @@ cli.add_command(nearest, "similar")
 @click.argument("b")
 @click.argument("c")
 @count_option("how many answers", default=5)
-@click.option(
-    "--method",
-    type=click.Choice(["3cosadd", "3cosmul"]),
-    default="3cosadd",
-    show_default=True,
-    help="rank answers by the sum of the three cosines, or by their product",
-)
+@choice_option("--method", ["3cosadd", "3cosmul"], "rank answers by the sum of the three cosines, or by their product")
 def analogy(vectors: str, a: str, b: str, c: str, count: int, method: str, options: RunOptions) -> None:
     """A is to B as C is to ... ?"""
     answers = open_vectors(vectors).analogy(a, b, c, count=count, method=method)

@@ -10,6 +10,7 @@ import click
 
 from swivel.cli.flags import (
     Command,
+    choice_option,
     config_options,
     count_option,
     refuse_idle_options,
@@ -18,7 +19,7 @@ from swivel.cli.flags import (
 )
 from swivel.cli.main import cli, open_vectors, output_option, report_matrix, text_arguments, texts_argument
 from swivel.cli.terminal import draw_table, next_command, print_result, show
-from swivel.config import CorpusConfig
+from swivel.config import SCORERS, CorpusConfig
 from swivel.counts.importers.import_config import ImportConfig, WalkConfig
 from swivel.errors import ConfigError
 from swivel.runtime.options import RunOptions
@@ -37,13 +38,7 @@ TEXT_FIELDS = tuple(field.name for field in dataclasses.fields(CorpusConfig) if 
 @texts_argument
 @click.option("-o", "--output", metavar="FILE", help="write the phrases, one per line, for --phrases FILE")
 @count_option("how many to show", default=20)
-@click.option(
-    "--score",
-    type=click.Choice(["word2vec", "npmi"]),
-    default="word2vec",
-    show_default=True,
-    help="gensim's default score, or normalized PMI",
-)
+@choice_option("--score", SCORERS, "gensim's default score, or normalized PMI")
 @config_options(CorpusConfig, only=TEXT_FIELDS)
 @resource_options
 def phrases(

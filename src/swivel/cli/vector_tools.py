@@ -21,16 +21,16 @@ from swivel.cli.flags import (
 )
 from swivel.cli.main import cli, open_vectors, output_option
 from swivel.cli.terminal import align_table, next_command, print_result, show
+from swivel.config import CorpusConfig, settings_of
 from swivel.counts import export_counts, open_matrix
 from swivel.errors import ConfigError
 from swivel.explorer import server
-from swivel.pipeline.settings import given
 from swivel.runtime.options import RunOptions
 from swivel.runtime.resources import check_libraries
 from swivel.storage.arrays import write_array
 from swivel.storage.files import create_file
 from swivel.storage.manifest import MANIFEST
-from swivel.storage.output_folder import check_output_file, refuse_overlap
+from swivel.storage.output_folder import check_format, check_output_file, refuse_overlap
 from swivel.vectors import comparison, formats
 from swivel.vectors.formats import FORMATS, find_vectors
 from swivel.vectors.search import check_count
@@ -156,11 +156,11 @@ def encode(
     path = Path(output)
     # Before the text is read, which may take long.
     check_output_file(path, [Path(vectors), Path(file)], overwrite=options.overwrite)
-    if path.suffix != ".npy":
-        raise ConfigError(f"{path}: the array is written as .npy; use this suffix")
+    check_format(path, ["npy"], "arrays")
 
     model = open_vectors(vectors)
-    config = dataclasses.replace(find_tokenizer(model), **given(encoding=encoding, errors=errors))
+    reading = settings_of({"encoding": encoding, "errors": errors}, CorpusConfig)
+    config = dataclasses.replace(find_tokenizer(model), **reading)
     encoded = model.encode(
         read_lines(file, config),
         smoothing=smoothing,
@@ -258,7 +258,7 @@ def compare(
     """
     check_count(count)
     if output is not None:
-        comparison.check_ending(Path(output))
+        check_format(Path(output), comparison.FORMATS, "comparisons")
         refuse_overlap([Path(output)], [find_vectors(path) for path in (before, after, noise_baseline) if path])
 
     models = [open_vectors(path) for path in (before, after, noise_baseline) if path]

@@ -17,6 +17,7 @@ from swivel.errors import ConfigError, EvaluationError, missing_extra
 from swivel.runtime.progress import Progress, choose_progress, track
 from swivel.vectors import Vectors
 from swivel.vectors.formats import as_vectors
+from swivel.vectors.search import check_count
 
 SHARES = (0.1, 0.5, 0.9)
 SPLITS = 5
@@ -99,8 +100,7 @@ def evaluate_labels(
     for share in shares:
         if not 0 < share < 1:
             raise ConfigError(f"shares must be between 0 and 1, got {share}", argument="shares")
-    if splits < 1:
-        raise ConfigError(f"splits must be a positive integer, got {splits}", argument="splits")
+    check_count(splits, "splits")
 
     vectors = as_vectors(vectors)
     if not isinstance(labels, Matrix):
@@ -147,6 +147,7 @@ def _classify(
     try:
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.linear_model import LogisticRegression
+        from sklearn.metrics import f1_score
     except ImportError as error:
         raise missing_extra("labels", "scikit-learn", "evaluate") from error
 
@@ -159,16 +160,10 @@ def _classify(
             scores[:, label] = model.decision_function(features[tested])
 
     ranks = np.argsort(np.argsort(-scores, axis=1, kind="stable"), axis=1)
-    return measure_f1(truth[tested], ranks < truth[tested].sum(axis=1, keepdims=True))
-
-
-def measure_f1(truth: NDArray[np.bool_], predicted: NDArray[np.bool_]) -> tuple[float, float]:
-    """Return micro-F1 and macro-F1; a label that no row has and none is predicted to have is left out.
-
-    >>> measure_f1(np.array([[True, False], [True, True]]), np.array([[True, False], [False, True]]))
-    (0.8, 0.8333333333333333)
-    """
-    hits = 2 * (truth & predicted).sum(axis=0)
-    sizes = truth.sum(axis=0) + predicted.sum(axis=0)
-    each = hits[sizes > 0] / sizes[sizes > 0]
-    return float(hits.sum() / max(sizes.sum(), 1)), float(each.mean()) if each.size else 0.0
+    predicted = ranks < truth[tested].sum(axis=1, keepdims=True)
+    # NaN leaves out a label that no row has and none is predicted to have.
+    micro, macro = (
+        float(f1_score(truth[tested], predicted, average=average, zero_division=np.nan))
+        for average in ("micro", "macro")
+    )
+    return micro, macro

@@ -34,6 +34,7 @@ from swivel.evaluation.datasets import (
     split_set,
 )
 from swivel.evaluation.results import EvaluationConfig, Flags, Report, SetResult
+from swivel.runtime.options import check_names
 from swivel.runtime.parallel import run_in_chunks
 from swivel.runtime.progress import SILENT, Progress, choose_progress, track
 from swivel.runtime.resources import check_libraries, count_cores
@@ -41,6 +42,7 @@ from swivel.vectors import Vectors
 from swivel.vectors.formats import as_vectors
 from swivel.vectors.search import EPSILON, scale_to_unit, shift_cosine
 
+DEFAULT_RULES = EvaluationConfig()
 _TILE = 1_024  # words per tile
 _TABLE = 1 << 24  # values in the tables of a tile (64 MiB); tiles are narrower if there are many words and pairs
 _MIN_CHUNK = 64  # questions of a thread
@@ -51,7 +53,7 @@ def evaluate(
     source: str | Path | Iterable[str | Path] | None = None,
     *,
     suite: str | None = None,
-    rules: EvaluationConfig | None = None,
+    rules: EvaluationConfig = DEFAULT_RULES,
     progress: Progress | bool | None = None,
     **changes: Any,
 ) -> Report:
@@ -90,11 +92,8 @@ def evaluate(
     ...     evaluate(vectors, folder)["pairs"].figure
     1.0
     """
-    names = [field.name for field in dataclasses.fields(EvaluationConfig)]
-    for name in changes:
-        if name not in names:
-            raise ConfigError(f"{name!r} is not an evaluation rule; the rules are {', '.join(names)}")
-    rules = dataclasses.replace(rules or EvaluationConfig(), **changes)
+    check_names(changes, EvaluationConfig)
+    rules = dataclasses.replace(rules, **changes)
     vectors = as_vectors(vectors)
     receiver = choose_progress(progress)
     sets, left_out = read_sets(source, rules, suite=suite, progress=receiver)
@@ -170,9 +169,8 @@ def _find_ids(vectors: Vectors, words: tuple[str, ...], rules: EvaluationConfig)
     return [-1 if number is None or number >= limit else number for number in numbers]
 
 
-def score_similarity(vectors: Vectors, pairs: SimilaritySet, rules: EvaluationConfig | None = None) -> SetResult:
+def score_similarity(vectors: Vectors, pairs: SimilaritySet, rules: EvaluationConfig = DEFAULT_RULES) -> SetResult:
     """Return the rank correlation between the cosines of the pairs and their human scores."""
-    rules = rules or EvaluationConfig()
     ids = np.array([_find_ids(vectors, pair, rules) for pair in pairs.pairs], np.int64).reshape(-1, 2)
     is_known = (ids >= 0).all(axis=1)
 
@@ -195,7 +193,7 @@ def score_similarity(vectors: Vectors, pairs: SimilaritySet, rules: EvaluationCo
 
 
 def summarize_pairs(
-    pairs: SimilaritySet, cosines: ArrayLike, *, known: int | None = None, draws: int = EvaluationConfig().draws
+    pairs: SimilaritySet, cosines: ArrayLike, *, known: int | None = None, draws: int = DEFAULT_RULES.draws
 ) -> SetResult:
     """Return the result for given cosines, one per pair; NaN for a pair to skip.
 
@@ -224,10 +222,9 @@ def summarize_pairs(
 
 
 def score_analogies(
-    vectors: Vectors, questions: AnalogySet, rules: EvaluationConfig | None = None, *, progress: Progress = SILENT
+    vectors: Vectors, questions: AnalogySet, rules: EvaluationConfig = DEFAULT_RULES, *, progress: Progress = SILENT
 ) -> SetResult:
     """Answer every question of a set and return the accuracies."""
-    rules = rules or EvaluationConfig()
     ids = np.array([_find_ids(vectors, words[:3], rules) for words in questions.questions], np.int64).reshape(-1, 3)
     # Many questions of a set have the same answers.
     right_answers = questions.right_answers
@@ -307,7 +304,7 @@ def answer_questions(
 
 
 def summarize_answers(
-    questions: AnalogySet, is_right: Flags, is_known: Flags, rules: EvaluationConfig | None = None
+    questions: AnalogySet, is_right: Flags, is_known: Flags, rules: EvaluationConfig = DEFAULT_RULES
 ) -> SetResult:
     """Return the accuracies of given answers; both arrays have the order of the file.
 
@@ -315,7 +312,6 @@ def summarize_answers(
     >>> summarize_answers(questions, np.array([True, False]), np.array([True, False]), EvaluationConfig(draws=0)).figure
     0.5
     """
-    rules = rules or EvaluationConfig()
     values = np.where(is_known, is_right, np.nan)
     section_of = np.array(questions.sections, object)
     sections = [_tally("section", name, values[section_of == name], rules) for name in dict.fromkeys(section_of)]
@@ -339,14 +335,13 @@ def _tally(kind: str, name: str, values: Doubles, rules: EvaluationConfig) -> Se
     return SetResult(kind, name, correct / counted, interval, known, total, *shares, values=values)
 
 
-def score_categories(vectors: Vectors, words: CategorySet, rules: EvaluationConfig | None = None) -> SetResult:
+def score_categories(vectors: Vectors, words: CategorySet, rules: EvaluationConfig = DEFAULT_RULES) -> SetResult:
     """Cluster the known words of a set and return the purity of the clusters."""
     try:
         from sklearn.cluster import KMeans
     except ImportError as error:
         raise missing_extra("sets of categories", "scikit-learn", "evaluate") from error
 
-    rules = rules or EvaluationConfig()
     ids = np.array(_find_ids(vectors, words.items, rules), np.int64)
     is_known = ids >= 0
     names, categories = np.unique(np.array(words.categories)[is_known], return_inverse=True)

@@ -19,7 +19,7 @@ from swivel.counts.importers.importer import make_configs
 from swivel.counts.importers.matrix_readers import is_sparse
 from swivel.errors import ConfigError
 from swivel.storage.manifest import MANIFEST
-from swivel.vectors.search import best_of_each
+from swivel.vectors.search import best_of_each, check_count
 
 if TYPE_CHECKING:
     import scipy.sparse
@@ -82,8 +82,7 @@ def evaluate_ranking(scores: Scores, held_out: Any, seen: Any, *, k: int = 20) -
     >>> report.recall, report.ndcg
     (0.5, 0.5)
     """
-    if k < 1:
-        raise ConfigError(f"k must be a positive integer, got {k}", argument="k")
+    check_count(k, "k")
     held_out = drop_zeros(held_out)
     seen = drop_zeros(seen)
     if held_out.shape != seen.shape:
@@ -241,9 +240,9 @@ def _split_sparse(
 def _split_frame(
     frame: Any, share: float, by: str, times: Any, fields: Any, rng: np.random.Generator
 ) -> tuple[Any, Any]:
-    names = [str(name) for name in frame.columns]
+    names = list(map(str, frame.columns))
     if by == "time":
-        if times not in names:
+        if times not in list(frame.columns):
             raise ConfigError(f"times must be one of the columns {', '.join(names)}, got {times!r}", argument="times")
         is_held = _choose_latest(np.asarray(frame[times]), share)
     else:

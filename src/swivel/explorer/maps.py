@@ -10,6 +10,7 @@ import html
 import importlib.util
 import json
 import os
+import re
 import threading
 import time
 import warnings
@@ -25,11 +26,12 @@ from numpy.typing import NDArray
 
 from swivel.errors import ConfigError, SwivelError, missing_extra
 from swivel.evaluation.datasets import read_lines
-from swivel.reports.plots import FORMATS, PALETTE, check_format, draw_figure, plot_map
+from swivel.reports.plots import FORMATS, PALETTE, draw_figure, plot_map
 from swivel.runtime.child_process import ChildProcess, can_start_processes
 from swivel.runtime.display import escape_controls
 from swivel.runtime.progress import SILENT, Progress, choose_progress, track
 from swivel.storage.files import write_file
+from swivel.storage.output_folder import check_format
 from swivel.vectors import Vectors
 from swivel.vectors.projection import compute_umap, fit_to_frame, reduce_vectors, take_plane, weigh_labels
 from swivel.vectors.search import Floats, scale_to_unit
@@ -130,12 +132,10 @@ def _describe_clusters(
 
 def read_classes(path: str | Path) -> dict[str, str]:
     """Return the class of each label of a file with lines such as `paris<TAB>city`."""
-    pairs = (line.take(2, "a label, a tab and its class") for line in read_lines(Path(path)))
-    classes = dict(pairs)
-    if len(set(classes.values())) > MAX_CLUSTERS:
-        raise ConfigError(
-            f"{path}: has {len(set(classes.values())):,} classes, more than {MAX_CLUSTERS:,}", argument="color_by"
-        )
+    classes = dict(line.take(2, "a label, a tab and its class") for line in read_lines(Path(path)))
+    count = len(set(classes.values()))
+    if count > MAX_CLUSTERS:
+        raise ConfigError(f"{path}: has {count:,} classes, more than {MAX_CLUSTERS:,}", argument="color_by")
     return classes
 
 
@@ -322,9 +322,7 @@ class WordMap:
             "DATA": json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
             "SCRIPTS": scripts,
         }
-        for name in ("TITLE", "SCRIPTS", "DATA"):
-            page = page.replace(f"@{name}@", parts[name])
-        return page
+        return re.sub("@(TITLE|DATA|SCRIPTS)@", lambda match: parts[match[1]], page)
 
 
 def make_map(

@@ -27,7 +27,7 @@ from swivel.recommender import Recommender
 from swivel.runtime.display import escape_controls
 from swivel.vectors import Expression, Vectors, VectorTable, combine_vectors, parse_expression
 from swivel.vectors.folder import find_matrix
-from swivel.vectors.formats import find_vectors, open_vectors
+from swivel.vectors.formats import find_vectors, load
 from swivel.vectors.projection import choose_example, is_plain_word
 from swivel.vectors.search import best_ids, check_scores, scale_to_unit, score_3cosmul
 
@@ -220,7 +220,7 @@ def open_set(
     The map has so many `clusters`, or is colored by the classes of the file `color_by`; see `make_map`.
     """
     check_cluster_count(clusters)
-    vectors = open_vectors(path)
+    vectors = load(path)
     vectors_path = find_vectors(path)
     counts = find_matrix(vectors) if matrix is None else open_matrix(matrix)
     opened = VectorSet(_name_set(vectors_path), vectors, counts)

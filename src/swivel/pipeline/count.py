@@ -25,7 +25,7 @@ from swivel.corpus.vocabulary import Vocabulary, check_units, choose_vocabulary,
 from swivel.counts import Matrix, open_matrix
 from swivel.counts.cooccurrence import count_tokens, prepare_device
 from swivel.errors import ConfigError
-from swivel.pipeline.settings import TextCounting, given, resolve_counting
+from swivel.pipeline.settings import TextCounting, resolve_counting
 from swivel.runtime.child_process import PROGRESS, ChildProcess, can_start_processes
 from swivel.runtime.numbers import plural
 from swivel.runtime.options import RunOptions, check_names, make_options
@@ -97,7 +97,8 @@ def count(
     """
     options = make_options(options, settings)
     check_names(settings, CorpusConfig, VocabularyConfig, CountConfig)
-    counting = resolve_counting(recipe, {**settings, **given(window=window, min_count=min_count, device=device)})
+    settings |= {"window": window, "min_count": min_count, "device": device}
+    counting = resolve_counting(recipe, settings)
     word_list = list_tokens(vocabulary)
     return count_texts(find_texts(texts, out), out, counting, word_list, options, vocabulary_file=file_of(vocabulary))
 

@@ -20,7 +20,15 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from swivel.config import CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig, recorded_config
+from swivel.config import (
+    CorpusConfig,
+    CountConfig,
+    TrainConfig,
+    VectorsConfig,
+    VocabularyConfig,
+    recorded_config,
+    settings_of,
+)
 from swivel.corpus.normalization import normalize_tokens
 from swivel.corpus.segmentation import is_function_name, sample_texts
 from swivel.corpus.sources import Texts, can_compare, find_texts, local_files, record_sources
@@ -29,7 +37,7 @@ from swivel.counts import Matrix
 from swivel.counts.cooccurrence import column_vocabulary, count_tokens
 from swivel.errors import ConfigError, VocabularyError
 from swivel.pipeline.count import IDS, encode_texts, file_of, list_tokens, read_beside_device
-from swivel.pipeline.settings import TextCounting, given
+from swivel.pipeline.settings import TextCounting
 from swivel.runtime.options import RunOptions, check_names, make_options
 from swivel.runtime.progress import Progress, track
 from swivel.runtime.resources import check_libraries
@@ -170,8 +178,9 @@ def _choose_counting(trained: Vectors, settings: Mapping[str, Any]) -> TextCount
         name = _name(trained)
         raise ConfigError(f"{name}: no record of how its text was counted; pass what swivel run or train wrote")
 
-    new_settings = given(**settings)
-    check_names(new_settings, CorpusConfig, VocabularyConfig, CountConfig)
+    stages = CorpusConfig, VocabularyConfig, CountConfig
+    check_names(settings, *stages)
+    new_settings = settings_of(settings, *stages)
     fixed = {**recorded["corpus"], **recorded["count"]}
     for name, value in new_settings.items():
         # Another kind of file has the same words; a device is not recorded.

@@ -14,6 +14,7 @@ from swivel.config import (
     VectorsConfig,
     VocabularyConfig,
     result_settings,
+    settings_of,
     stage_config,
 )
 from swivel.runtime.resources import parse_bytes
@@ -53,14 +54,5 @@ def resolve_training(
     """Return how vectors are trained and combined; a warm start from `init` has its dimensions, and own defaults."""
     if init is not None:
         # What the user passes wins over what suits a warm start.
-        settings = {"dim": init.rows.shape[1], **WARM_START, **given(**settings)}
+        settings = {"dim": init.rows.shape[1], **WARM_START, **settings_of(settings, TrainConfig, VectorsConfig)}
     return stage_config(TrainConfig, recipe, **settings), stage_config(VectorsConfig, recipe, **settings)
-
-
-def given(**settings: Any) -> dict[str, Any]:
-    """Return the settings that are not None.
-
-    >>> given(window=5, min_count=None)
-    {'window': 5}
-    """
-    return {name: value for name, value in settings.items() if value is not None}

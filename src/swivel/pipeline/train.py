@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.config import RECIPES, TEXT_RECIPES, TrainConfig, VectorsConfig
+from swivel.config import RECIPES, TEXT_RECIPES, TrainConfig, VectorsConfig, settings_of, stage_config
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, as_matrix
 from swivel.counts.importers import import_counts
 from swivel.errors import ConfigError, FolderExists, SwivelWarning
 from swivel.pipeline.report_job import ReportJob, timed_options
-from swivel.pipeline.settings import given, resolve_training
+from swivel.pipeline.settings import resolve_training
 from swivel.runtime.options import RunOptions, check_names, make_options
 from swivel.runtime.progress import Progress
 from swivel.runtime.resources import check_libraries, find_rank, is_leading
@@ -88,7 +88,7 @@ def train(
 
     recipe = recipe or _choose_recipe(matrix, options.progress)
     _compare_recipe(matrix, recipe)
-    settings |= given(dim=dim, epochs=epochs, seed=seed, device=device)
+    settings |= {"dim": dim, "epochs": epochs, "seed": seed, "device": device}
     # The search and the training have the same settings but for the weight decay.
     if tune:
         return _tune_and_train(matrix, path, recipe, settings, options, has_init=init is not None)
@@ -237,7 +237,8 @@ def resolve_configs(
     matrix: Matrix, recipe: str, settings: Mapping[str, Any], init: Vectors | None = None
 ) -> tuple[TrainConfig, VectorsConfig]:
     """Return how vectors of a matrix are trained and combined; rows are not added to columns of another kind."""
-    settings = given(**settings)
+    settings = settings_of(settings, TrainConfig, VectorsConfig)
+    transform = stage_config(TrainConfig, recipe, **settings).transform
     if not matrix.columns_per_row:
         # w + c makes sense only where row i and column i are the same word.
         combine = settings.setdefault("combine", "rows")
@@ -251,17 +252,14 @@ def resolve_configs(
         if recipe == "graph" and matrix.edges is not None:
             settings["unseen"] = choose_unseen(matrix)
         if matrix.absent_units:
-            bound = matrix.transformed(
-                settings.get("transform", RECIPES[recipe]["train"].get("transform", "none"))
-            ).absent_bound
-            settings["unseen"] = float(f"{bound:.9g}")
+            settings["unseen"] = float(f"{matrix.transformed(transform).absent_bound:.9g}")
     # Only for tables do other settings follow from the counts.
     if recipe != "table":
         return resolve_training(recipe, settings, init)
 
     from swivel.training.table_settings import choose_learning_rate, choose_table_settings, choose_weight_decay
 
-    trained_on = matrix.transformed(settings.get("transform", RECIPES["table"]["train"]["transform"]))
+    trained_on = matrix.transformed(transform)
     config, vectors_config = resolve_training(recipe, {**choose_table_settings(trained_on), **settings}, init)
     if "learning_rate" not in settings and init is None:
         config = dataclasses.replace(config, learning_rate=choose_learning_rate(config))

@@ -21,7 +21,6 @@ from swivel.config import TrainConfig, result_settings, settings_of
 from swivel.counts import Matrix
 from swivel.errors import ConfigError, FolderExists
 from swivel.evaluation.table_ranking import evaluate_ranking, split_table
-from swivel.pipeline.settings import given
 from swivel.pipeline.train import TUNING, fit_sparse
 from swivel.recommender import Recommender
 from swivel.runtime.numbers import plural
@@ -188,7 +187,7 @@ class _Search:
         is_ranked[rng.permutation(rows)[:MAX_RANKED_ROWS]] = True
         self.held_out = scipy.sparse.csr_array(held_out.multiply(is_ranked[:, None]))
 
-        self.settings = given(**settings_of(settings, TrainConfig))
+        self.settings = settings_of(settings, TrainConfig)
         self.options = dataclasses.replace(options, progress=SILENT, overwrite=False, report=False, ray=None)
         # The factors of the search multiply the weight decay of the part that is trained on.
         damped = self.train.log1p() if config.transform == "log" else self.train

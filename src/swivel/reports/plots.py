@@ -22,6 +22,7 @@ from swivel.errors import ConfigError, missing_extra
 from swivel.runtime.display import escape_controls
 from swivel.runtime.resources import check_libraries
 from swivel.storage.files import write_file
+from swivel.storage.output_folder import check_format
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -120,15 +121,7 @@ def draw_figure(figure: Figure, kind: str) -> bytes:
 def save_figure(figure: Figure, path: str | Path) -> None:
     """Write a figure to a file as PNG, SVG or PDF, according to the file extension."""
     path = Path(path)
-    write_file(path, draw_figure(figure, check_format(path)))
-
-
-def check_format(path: Path, formats: Sequence[str] = FORMATS, what: str = "figures") -> str:
-    """Return the format of a picture from the extension of its file, or raise ConfigError if it is another one."""
-    kind = path.suffix.lower().removeprefix(".")
-    if kind not in formats:
-        raise ConfigError(f"{path}: {what} are written as {', '.join('.' + name for name in formats)}")
-    return kind
+    write_file(path, draw_figure(figure, check_format(path, FORMATS, "figures")))
 
 
 @in_style

@@ -32,6 +32,7 @@ from swivel.reports.html import (
     write_table,
 )
 from swivel.reports.plots import draw_figure, plot_epochs, plot_map
+from swivel.runtime.numbers import plural
 from swivel.runtime.progress import format_rate
 from swivel.runtime.resources import count_cores
 from swivel.storage.files import write_file
@@ -243,8 +244,7 @@ def _describe(run: RunSummary) -> str:
     if not run.epochs:
         return text + "."
 
-    epochs = "1 epoch" if len(run.epochs) == 1 else f"{len(run.epochs)} epochs"
-    return f"{text}, trained in {format_seconds(run.training_seconds)} ({epochs})."
+    return f"{text}, trained in {format_seconds(run.training_seconds)} ({plural(len(run.epochs), 'epoch')})."
 
 
 def _write_losses(run: RunSummary, svgs: Svgs) -> Iterator[str]:

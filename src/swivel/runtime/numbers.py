@@ -36,6 +36,19 @@ def parse_float(text: str | bytes) -> float:
     return float(text)
 
 
+def is_number(text: str | bytes) -> bool:
+    """Return whether a text is a number.
+
+    >>> is_number("-1e3"), is_number("1_0")
+    (True, False)
+    """
+    try:
+        parse_float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def plural(count: int, noun: str) -> str:
     """Return a number with its noun.
 

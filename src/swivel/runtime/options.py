@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from swivel.config import FLAG, POSITIVE, POSITIVE_INT, STAGES, Rule, check_fields, config_field
+from swivel.config import FLAG, POSITIVE, POSITIVE_INT, STAGES, Rule, check_fields, config_field, plain_number
 from swivel.errors import ConfigError
 from swivel.runtime.progress import Progress, choose_progress
 from swivel.runtime.resources import count_cores, find_rank, free_beside_libraries, parse_bytes, return_large_arrays
@@ -86,6 +86,8 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "progress", choose_progress(self.progress))  # True and False are accepted, too.
+        object.__setattr__(self, "threads", plain_number(self.threads))
+        object.__setattr__(self, "memory", plain_number(self.memory))
 
         if self.threads is not None and not _THREADS.holds(self.threads):
             raise ConfigError(f"threads must be {_THREADS.words}, got {self.threads!r}", argument="threads")

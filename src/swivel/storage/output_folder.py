@@ -204,6 +204,14 @@ def check_output_file(path: Path, inputs: Iterable[Path | None], *, overwrite: b
         raise StorageError(f"{path.parent}: no such folder; create it first")
 
 
+def check_format(path: Path, formats: Iterable[str], what: str) -> str:
+    """Return the format of a file from the suffix of its name, or raise ConfigError if it is none of the formats."""
+    kind = path.suffix.lower().removeprefix(".")
+    if kind not in formats:
+        raise ConfigError(f"{path}: {what} are written as {', '.join('.' + name for name in formats)}")
+    return kind
+
+
 def identify(path: Path) -> tuple[int, int] | None:
     """Return what all names of a file or folder have in common, its device and inode; None if it does not exist."""
     try:

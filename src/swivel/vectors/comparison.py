@@ -24,14 +24,17 @@ from numpy.typing import NDArray
 from swivel.config import NATURAL, POSITIVE_INT, check_fields, config_field
 from swivel.corpus.vocabulary import Vocabulary, escape
 from swivel.errors import ConfigError
+from swivel.runtime.options import check_names
 from swivel.runtime.resources import check_memory
 from swivel.storage.files import write_file
+from swivel.storage.output_folder import check_format
 from swivel.vectors import Vectors, VectorTable, shared_words
 from swivel.vectors.formats import as_vectors
 from swivel.vectors.search import LABEL_BYTES
 
 Doubles = NDArray[np.float64]
 
+FORMATS = ("tsv", "json")
 MAD_TO_STD = 1.4826  # standard deviation of a normal distribution / its median absolute deviation
 MIN_SPREAD = 0.01  # of arctanh(cosine); the spread of two equal models is 0
 MAX_COSINE = 1 - 1e-6  # arctanh(1) is infinite
@@ -99,8 +102,7 @@ class ModelComparison:
     def write(self, file: str | Path) -> None:
         """Write all words to a `.tsv` table or, with the agreement, to a `.json` file."""
         path = Path(file)
-        check_ending(path)
-        if path.suffix == ".tsv":
+        if check_format(path, FORMATS, "comparisons") == "tsv":
             rows = [Word.__dataclass_fields__, *(map(_cell, asdict(word).values()) for word in self.words)]
             text = "".join("\t".join(row) + "\n" for row in rows)
         else:
@@ -108,12 +110,6 @@ class ModelComparison:
 
         # A label may have half a surrogate pair, of which UTF-8 has no bytes; its escape is that of JSON, too.
         write_file(path, text.encode(errors="backslashreplace"))
-
-
-def check_ending(path: Path) -> None:
-    """Raise ConfigError if the file name ends in neither `.tsv` nor `.json`."""
-    if path.suffix not in (".tsv", ".json"):
-        raise ConfigError(f"{path}: a comparison is written as .tsv or .json; use one of these suffixes")
 
 
 def _cell(value: Any) -> str:
@@ -161,6 +157,7 @@ def compare(
     >>> compare(before, after).words[0].word
     'w7'
     """
+    check_names(settings, CompareConfig)
     config = CompareConfig(**settings)
     models = [as_vectors(model) for model in (before, after, noise_baseline) if model is not None]
     check_memory("comparing", sum(2 * model.vectors.nbytes + LABEL_BYTES * len(model) for model in models))

@@ -84,8 +84,9 @@ class Vectors(GensimNames):
     ) -> None:
         self._rows = rows.freeze()
         self._columns = None if columns is None else columns.freeze()
-        is_rows = vectors is None or vectors is rows.values
-        self._vectors = self._rows.values if vectors is None or is_rows else vector_table.freeze_array(vectors)
+        self._vectors = self._rows.values
+        if vectors is not None and vectors is not rows.values:
+            self._vectors = vector_table.freeze_array(vectors)
         self._subwords = subwords
         self.shift = float(shift)
         self.columns_per_row = int(columns_per_row)
@@ -227,7 +228,7 @@ class Vectors(GensimNames):
         """The vectors of a table with rows and columns swapped: `vectors.T.nearest` finds neighbors of a column."""
         if self.columns_per_row:
             raise ConfigError("rows and columns are the same things: only vectors of a table can be transposed")
-        facts = {name: self.facts[name] for name in ("total",) if name in self.facts}
+        facts = {"total": self.facts["total"]} if "total" in self.facts else {}
         return Vectors(self._need_columns(), self.row_table, shift=self.shift, settings=self.settings, facts=facts)
 
     def with_subwords(self) -> Vectors:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from swivel.errors import StorageError
-from swivel.vectors.formats import open_vectors, read_text
+from swivel.vectors.formats import load, read_text
 
 
 def write(tmp_path: Path, text: str | bytes) -> Path:
@@ -76,13 +76,13 @@ def test_a_missing_file_raises_an_error(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"nowhere\.txt: no such file or folder"):
         read_text(tmp_path / "nowhere.txt")
     with pytest.raises(StorageError, match=r"nowhere\.txt: no such file or folder"):
-        open_vectors(tmp_path / "nowhere.txt")
+        load(tmp_path / "nowhere.txt")
 
 
 def test_vectors_are_opened_from_a_file_a_folder_and_the_folder_of_a_run(tmp_path: Path) -> None:
     file = write(tmp_path, "king 1 0.5\nqueen 0 1\n")
     read_text(file).save(tmp_path / "run" / "vectors")
     for path in (file, tmp_path / "run", str(tmp_path / "run" / "vectors")):
-        vectors = open_vectors(path)
+        vectors = load(path)
         assert vectors.vocabulary.tokens == ("king", "queen")
         assert vectors.vectors.tolist() == [[1, 0.5], [0, 1]]

@@ -23,7 +23,7 @@ from swivel.counts.importers.context import ImportChunk, ImportContext, Place
 from swivel.counts.importers.import_config import SEPARATORS, ImportConfig, pick_fields
 from swivel.errors import CountsError, SwivelWarning
 from swivel.runtime.display import escape_controls
-from swivel.runtime.numbers import is_integer, is_plain, parse_float
+from swivel.runtime.numbers import is_integer, is_number, is_plain, parse_float
 from swivel.runtime.progress import Task
 
 _CSV_LINES = 1 << 15
@@ -139,16 +139,8 @@ def _has_header(batch: FieldBatch, config: ImportConfig) -> bool:
 
     lines = batch.fields[batch.width : _HEADER_LINES * batch.width]
     columns = [lines[number :: batch.width] for number in range(batch.width)]
-    is_header = not any(map(_is_number, names)) and any(all(map(_is_number, column)) for column in columns)
+    is_header = not any(map(is_number, names)) and any(all(map(is_number, column)) for column in columns)
     return bool(lines) and is_header
-
-
-def _is_number(text: bytes) -> bool:
-    try:
-        parse_float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _drop_header(batch: FieldBatch) -> FieldBatch:

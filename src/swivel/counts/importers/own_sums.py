@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from swivel.config import POSITIVE, plain_number
 from swivel.corpus.vocabulary import to_label
 from swivel.counts.block_layout import Ints
 from swivel.counts.builder import OwnSums
@@ -32,8 +33,9 @@ class GivenSums:
     total: float | None = None
 
     def __post_init__(self) -> None:
-        if self.total is not None and (isinstance(self.total, bool) or not 0 < self.total < np.inf):
-            raise ConfigError(f"total must be a positive number, got {self.total!r}", argument="total")
+        object.__setattr__(self, "total", plain_number(self.total))  # JSON cannot store a number of NumPy
+        if self.total is not None and not POSITIVE.holds(self.total):
+            raise ConfigError(f"total must be {POSITIVE.words}, got {self.total!r}", argument="total")
         if self.rows is None and (self.columns is not None or self.total is not None):
             name = "total" if self.columns is None else "column_sums"
             raise ConfigError(f"{name} has no effect without row_sums; pass both", argument=(name, "row_sums"))

@@ -49,7 +49,6 @@ WALK_LENGTH = 40  # nodes of a sampled walk
 MAX_WALKS_PER_NODE = 80
 MAX_PAIRS = 1 << 30  # of a node and a later one on the same walk, unless there is one walk per node
 _WALKS_PER_PIECE = 1 << 14
-_SCRATCH_PER_CELL = 16  # bytes
 
 
 class Graph(NamedTuple):

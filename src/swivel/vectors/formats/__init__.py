@@ -16,6 +16,7 @@ import numpy as np
 
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, FolderExists, StorageError, SwivelWarning, clear_errors
+from swivel.runtime.numbers import is_number
 from swivel.runtime.resources import check_memory
 from swivel.storage.lock import sweep_folder
 from swivel.storage.manifest import MANIFEST
@@ -24,7 +25,7 @@ from swivel.vectors import Vectors, VectorTable
 from swivel.vectors.formats import array_files, arrow_parquet, fasttext_binary, gensim, static_models, word2vec
 from swivel.vectors.formats.gensim import from_gensim as from_gensim
 from swivel.vectors.formats.gensim import to_gensim as to_gensim
-from swivel.vectors.formats.validate import check_vectors, is_number
+from swivel.vectors.formats.validate import check_vectors
 from swivel.vectors.formats.word2vec import read_text as read_text
 from swivel.vectors.search import LABEL_BYTES
 
@@ -110,9 +111,6 @@ def load(path: str | Path, *, format: str | None = None) -> Vectors:
     return vectors
 
 
-open_vectors = load  # under a name that differs from `swivel.vectors.load`
-
-
 def as_vectors(vectors: Vectors | str | Path) -> Vectors:
     """Return vectors, or those of a file or folder; raise ConfigError for anything else."""
     if isinstance(vectors, (str, Path)):
@@ -176,7 +174,7 @@ def _is_binary(start: bytes, suffix: str) -> bool:
 
     record, end, _ = rest.partition(b"\n")
     fields = record.split()[: None if end else -1]  # The last field may be incomplete.
-    ends_in_number = bool(fields) and is_number(fields[-1].decode("ascii", "replace"))
+    ends_in_number = bool(fields) and is_number(fields[-1])
     has_controls = any(byte < 32 and byte not in _TEXT_CONTROLS for byte in rest)
 
     return suffix == ".bin" or (has_controls and not ends_in_number)

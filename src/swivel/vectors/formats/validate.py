@@ -142,15 +142,6 @@ def first_not_finite(values: NDArray[Any]) -> int | None:
     return None
 
 
-def is_number(text: str) -> bool:
-    """Return whether a text is a number."""
-    try:
-        parse_float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def parse_row(numbers: Sequence[str]) -> Floats:
     """Return numbers as float32, those that are too large as infinite; raise ValueError for other texts."""
     # One check for the whole row: `parse_float` would take twice as long.

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import StorageError, VocabularyError, clear_errors
-from swivel.runtime.numbers import is_integer
+from swivel.runtime.numbers import is_integer, is_number
 from swivel.runtime.parallel import run_in_chunks
 from swivel.runtime.resources import check_memory, count_cores
 from swivel.storage.files import create_file
@@ -115,13 +115,13 @@ def _parse_line(text: str, dim: int) -> tuple[str, Floats]:
         raise ValueError(f"expected a word and {dim} numbers, got {len(numbers)}: {validate.shown(text)}")
     if not word:
         raise ValueError("the word is empty")
-    if " " in word and validate.is_number(word.rsplit(" ", 1)[1]):
+    if " " in word and is_number(word.rsplit(" ", 1)[1]):
         raise ValueError(f"expected a word and {dim} numbers, got more: {validate.shown(text)}")
 
     try:
         values = validate.parse_row(numbers)
     except ValueError:
-        wrong = next(number for number in numbers if not validate.is_number(number))
+        wrong = next(number for number in numbers if not is_number(number))
         raise ValueError(f"{wrong!r} is not a number, or the vector has more than {dim} of them") from None
     is_finite = np.isfinite(values)
     if not is_finite.all():
