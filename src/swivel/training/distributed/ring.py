@@ -25,6 +25,7 @@ import torch
 import torch.distributed as dist
 
 from swivel.errors import ClusterError
+from swivel.runtime.numbers import plural
 from swivel.runtime.resources import format_bytes
 from swivel.training.backends import ParameterBlock, Step
 from swivel.training.executor import CompletedSteps, LocalExecutor, Sides, TrainingJob
@@ -135,7 +136,7 @@ class RingExecutor(LocalExecutor):
 
     def describe(self) -> str:
         links = "NCCL" if self._device.type == "cuda" else "gloo"
-        return f"{self.ranks} ranks ({links}), each {self._backend.describe()}"
+        return f"{plural(self.ranks, 'rank')} ({links}), each {self._backend.describe()}"
 
     def run(self, rounds: Sequence[Sequence[Step]], ahead: Sequence[Sequence[Block]]) -> Iterator[CompletedSteps]:
         """Run this rank's blocks of each round. All ranks yield the same losses and pause after the same round."""
