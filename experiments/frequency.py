@@ -29,15 +29,15 @@ from swivel.evaluation.bootstrap import Doubles
 from swivel.reports.plots import (
     COLORS,
     FAINT,
+    FORMATS,
     INK,
     PAPER,
-    check_format,
     in_style,
     new_figure,
     save_figure,
 )
 from swivel.runtime.options import RunOptions
-from swivel.storage.output_folder import refuse_overlap
+from swivel.storage.output_folder import check_format, refuse_overlap
 from swivel.vectors import Vectors
 
 if TYPE_CHECKING:
@@ -307,7 +307,7 @@ def main(vectors: tuple[str, ...], output: str, data: str | None, differences: b
     if differences and len(vectors) < 2:
         raise ConfigError("--differences compares the first VECTORS with others: name two or more")
     file = Path(output)
-    check_format(file)
+    check_format(file, FORMATS, "figures")
     models = open_named(vectors)
     refuse_overlap([file], [*(each.path for each in models.values()), Path(data) if data else None])
     save_figure(draw_answers(models, data, differences=differences), file)

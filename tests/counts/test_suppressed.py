@@ -216,7 +216,8 @@ def test_what_does_not_fit_together_is_refused_in_one_line(
 def test_the_total_may_be_a_number_of_numpy(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"sides": "undirected", "row_sums": FOUR, "suppressed_below": 11}
     file = write_text(tmp_path / "pairs.csv", PAIRS)
-    imported = swivel.import_counts(file, tmp_path / "matrix", total=np.int64(60), **settings)
+    total: Any = np.int64(60)
+    imported = swivel.import_counts(file, tmp_path / "matrix", total=total, **settings)
     assert imported.total == 60
     assert swivel.import_counts(file, tmp_path / "matrix", total=60, **settings).fingerprint == imported.fingerprint
 
