@@ -281,9 +281,8 @@ def answer_questions(
         thirds = known @ vectors.unit_vectors[tile].T
         if method == "3cosmul":
             thirds = np.maximum(shift_cosine(thirds), 0)  # Rounding may give a negative value.
-            of_pairs = thirds[seconds] / (thirds[firsts] + EPSILON) * vectors.certainty[tile]
+            of_pairs = thirds[seconds] / (thirds[firsts] + EPSILON)
         else:
-            thirds *= vectors.certainty[tile]  # as in `Vectors.nearest`
             of_pairs = thirds[seconds] - thirds[firsts]
         zeros = np.flatnonzero(vectors.is_zero[tile])
         thirds[:, zeros] = -np.inf  # Vectors of zeros are never answers.

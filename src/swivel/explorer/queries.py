@@ -302,13 +302,15 @@ def guess_nearest(view: View, word: str, count: int) -> dict[str, Any]:
 def find_nearest(view: View, expression: Expression, count: int) -> dict[str, Any]:
     """Return the words nearest to an expression, and the cosine of each answer with each term."""
     # All terms are scaled to length 1. The cosine of an answer with the sum is therefore the signed sum of its
-    # cosines with the terms, divided by the `length` of the sum; its similarity is that times its certainty.
+    # cosines with the terms, divided by the `length` of the sum (times its certainty, if nothing is subtracted).
     terms = _find_ids(view, [*expression.plus, *expression.minus])  # raises an error with suggestions
     vectors = view.vectors
     direction = scale_to_unit(vectors.vector(expression.plus, minus=expression.minus)[None])
     scores = np.full(len(vectors), -np.inf, np.float32)  # A direction of zeros has no neighbors.
     if direction.any():
         scores = multiply(vectors.unit_vectors, direction)[0]
+        if not expression.minus:
+            scores *= vectors.certainty
     return _describe_best(view, terms, len(expression.plus), scores, count)
 
 
@@ -334,17 +336,11 @@ def _describe_best(view: View, terms: list[int], added: int, scores: NDArray[np.
 
     best = view.vectors.rank_rows(scores, terms, count).tolist()
     parts = unit[best] @ unit[terms].T
-    certainty = view.vectors.certainty
     return {
         "terms": [{"sign": int(sign), **view.facts(term)} for sign, term in zip(signs, terms, strict=True)],
         "length": _round(np.linalg.norm(signs @ unit[terms])),
         "answers": [
-            {
-                "similarity": _round(scores[number]),
-                "certainty": _round(certainty[number]),
-                "parts": _round_all(row),
-                **view.facts(number),
-            }
+            {"similarity": _round(scores[number]), "parts": _round_all(row), **view.facts(number)}
             for number, row in zip(best, parts, strict=True)
         ],
     }
@@ -436,7 +432,7 @@ def compare_words(vector_set: VectorSet, view: View, words: tuple[str, str], cou
     has_columns = vector_set.vectors.columns is not None and all(word in vector_set.vectors for word in words)
     with ThreadPoolExecutor(1) as pool:
         columns = pool.submit(find_columns, vector_set, words, min(count, 12)) if has_columns else None
-        scores = multiply(vectors.unit_vectors, vectors.unit_vectors[ids])
+        scores = multiply(vectors.unit_vectors, vectors.unit_vectors[ids]) * vectors.certainty
         near = [
             vectors.rank_rows(row, [number], SHARED_REACH).tolist() for row, number in zip(scores, ids, strict=True)
         ]

@@ -136,18 +136,20 @@ def best_rows(
     biases: Floats,
     excluded: Iterable[Sequence[int] | NDArray[Any]],
     added: Any = None,
-    factors: Floats | None = None,
+    factors: Iterable[Floats | None] = (),
 ) -> tuple[NDArray[np.intp], Floats]:
     """Return ids and scores of the rows with the highest dot product with each query + bias, as `best_of_each` does.
 
     Rows with the bias -inf, and for each query the rows in `excluded`, are left out. `added` is a csr matrix that is
-    added to the products, of shape (len(queries), len(rows)); `factors` of the rows multiply the products.
+    added to the products, of shape (len(queries), len(rows)); `factors`, of the rows for
+    each query, multiply the products.
     """
     # The scores of a batch bound the memory. With too few queries in it, a product only waits for the table.
     batch = max(_MAX_SCORES // max(len(rows), 1), _MIN_QUERIES)
     buffer = np.empty((min(batch, len(queries)), len(rows)), np.float32)
     parts = [best_of_each(buffer[:0], biases, count)]
     remaining = iter(excluded)
+    multiplied = iter(factors)
     threads = count_cores()
 
     for start in range(0, len(queries), batch):
@@ -157,8 +159,9 @@ def best_rows(
             chunk = -(-len(piece) // threads) if is_limited else len(piece)
             multiply = partial(_multiply, piece, rows, scores)
             run_in_chunks(multiply, len(piece), rows=chunk, threads=threads)
-        if factors is not None:
-            scores *= factors
+        for line, factor in zip(scores, multiplied, strict=False):
+            if factor is not None:
+                line *= factor
         if added is not None:
             scores += added[start : start + batch].toarray()
         for line, left_out in zip(scores, remaining, strict=False):

@@ -11,7 +11,7 @@ The longer a guess, the higher its expected cosine: the penalty shortens predict
 miss for `computable` they probably miss for `uncomputable`, too. The guess is therefore
 g + sum_k s_k^3 r_k / (0.1 + sum_k s_k^3): g is the guess of the n-grams, k are the known words whose n-grams are most
 similar, r_k is the vector of such a word minus the guess of its n-grams, and s_k is the cosine of the two words'
-n-grams, weighted by inverse document frequency.
+n-grams, weighted by inverse document frequency. r_k lacks what `add_spelling` added.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import scipy.sparse
     import torch
 
+    from swivel.corpus.vocabulary import Vocabulary
     from swivel.vectors.vectors import Vectors
 
 MIN_WORDS = 1_000  # Fewer words do not say what an n-gram means.
@@ -407,15 +408,21 @@ def _solve(index: NgramIndex, targets: Floats, weights: Floats, device: str) -> 
 class Guesser:
     """Guesses the vectors of words from their spelling, that of known words, and n-grams fitted to these."""
 
-    def __init__(self, vectors: Floats, words: Sequence[str], subwords: Subwords | None) -> None:
+    def __init__(
+        self, vectors: Floats, vocabulary: Vocabulary, subwords: Subwords | None, spelling: float = 0.0
+    ) -> None:
         import scipy.sparse
+
+        words = vocabulary.tokens
 
         if subwords is None:
             raise ConfigError("these vectors have no n-grams to guess words from: train with subwords='ngrams'")
         check_memory("guessing words", _BYTES_PER_NGRAM * count_ngrams(words, subwords.min_n, subwords.max_n))
         self._vectors = vectors
         self._words = words
+        self._counts = vocabulary.counts
         self._subwords = subwords
+        self._spelling = spelling
 
         # Words without counts, and vectors that are not finite, say nothing about others.
         is_used: NDArray[np.bool_] = np.asarray(vectors.any(axis=1) & np.isfinite(vectors).all(axis=1))
@@ -461,7 +468,11 @@ class Guesser:
             askers, neighbors, similarities = self._find_neighbors(piece)
             neighbor_ids, places = np.unique(neighbors, return_inverse=True)
             neighbor_words = [self._words[number] for number in neighbor_ids.tolist()]
-            missed = self._vectors[neighbor_ids] - self._subwords.guess(neighbor_words)
+            differences = self._subwords.guess_differences(neighbor_words)
+            plain = remove_spelling(
+                self._vectors[neighbor_ids], differences, self._counts[neighbor_ids], self._spelling
+            )
+            missed = plain - differences - self._subwords.table[-1]
 
             # The correction sum_k s_k^3 r_k / (0.1 + sum_k s_k^3), as a sparse matrix of shares times the residuals r.
             weights = similarities**_POWER

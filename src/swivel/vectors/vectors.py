@@ -33,7 +33,7 @@ NO_NEIGHBORS = "{!r} has no neighbors: it has no co-occurrences, so its vector i
 
 
 class Neighbor(NamedTuple):
-    """A token and its similarity to the query: cosine times `certainty`, unless the method says otherwise."""
+    """A token and its similarity to the query: a cosine, or what the method says."""
 
     token: str
     similarity: float
@@ -221,7 +221,7 @@ class Vectors(GensimNames):
     @cached_property
     def guesser(self) -> Guesser:
         """Guesses the vectors of many words; ConfigError if there are no n-grams."""
-        return Guesser(self.vectors, self.vocabulary.tokens, self.subwords)
+        return Guesser(self.vectors, self.vocabulary, self.subwords, self._spelling)
 
     @cached_property
     def T(self) -> Vectors:  # noqa: N802 (as in NumPy and pandas)
@@ -288,14 +288,17 @@ class Vectors(GensimNames):
     def certainty(self) -> Floats:
         """How certain each vector is: sqrt(n / (n + spelling / 4)) for a word with n occurrences, 1 without `spelling`.
 
-        Searches multiply the cosine of a candidate by it, because a rare word whose vector is mostly a guess from its
-        spelling is near every word that is spelled like it.
+        `nearest` multiplies the cosine of a candidate by it, because a rare word whose vector is mostly a guess from
+        its spelling is near every word that is spelled like it.
         """
-        spelling = self.settings.get("vectors", {}).get("spelling", 0.0)
         counts = self.vocabulary.counts
-        if self._subwords is None or not spelling or not counts.any():
+        if self._subwords is None or not counts.any():
             return np.ones(len(self), np.float32)
-        return rate_certainty(counts, spelling)
+        return rate_certainty(counts, self._spelling)
+
+    @property
+    def _spelling(self) -> float:
+        return float(self.settings.get("vectors", {}).get("spelling", 0.0))
 
     @cached_property
     def zero_columns(self) -> NDArray[np.intp]:
@@ -346,7 +349,8 @@ class Vectors(GensimNames):
     ) -> list[Neighbor]:
         """Return the tokens nearest to a token, a sum of tokens or a vector, nearest first.
 
-        Their `similarity` is the cosine times `certainty`, which is below 1 for rare words of the recipe `default`.
+        Their `similarity` is the cosine times `certainty`, which is below 1 for rare words of the recipe `default`. If
+        tokens are subtracted, it is the cosine alone.
 
         Parameters
         ----------
@@ -398,7 +402,10 @@ class Vectors(GensimNames):
             if len(plus) == 1 and not less:
                 raise ConfigError(NO_NEIGHBORS.format(self.vocabulary[plus[0]]))
             raise ConfigError("the query has no neighbors: its vector is zero")
-        return self._name_best(self.unit_vectors @ direction, plus + less, count, restrict_vocab)
+        scores = self.unit_vectors @ direction
+        if not less:
+            scores *= self.certainty
+        return self._name_best(scores, plus + less, count, restrict_vocab)
 
     def _name_best(self, scores: Floats, own: Sequence[int], count: int, restrict_vocab: int | None) -> list[Neighbor]:
         """Return the tokens with the highest scores among the first rows; `scores` is changed."""
@@ -427,8 +434,9 @@ class Vectors(GensimNames):
         while batch := [self._resolve(query) for query in islice(remaining, QUERIES_PER_BATCH)]:
             directions = scale_to_unit(np.stack([total for total, _, _ in batch]))
             excluded = [plus + less for _, plus, less in batch]
+            factors = [None if less else self.certainty for _, _, less in batch]
             best = search.best_rows(
-                self.unit_vectors, directions, count, biases=biases, excluded=excluded, factors=self.certainty
+                self.unit_vectors, directions, count, biases=biases, excluded=excluded, factors=factors
             )
 
             for ids, scores, direction in zip(*best, directions, strict=True):
@@ -449,7 +457,7 @@ class Vectors(GensimNames):
         """Return the answers to "a is to b as c is to ?", best first; a, b and c are never returned.
 
         Method `3cosadd` ranks by the cosine with b - a + c. Method `3cosmul` ranks by cos(b) cos(c) / (cos(a) + 0.001)
-        with each cosine mapped to [0, 1] (Levy and Goldberg, 2014). The `similarity` is this times `certainty`.
+        with each cosine mapped to [0, 1] (Levy and Goldberg, 2014). The `similarity` is that score.
         `restrict_vocab` is that of `nearest`.
         """
         if method not in METHODS:
@@ -581,11 +589,7 @@ class Vectors(GensimNames):
         return loaded
 
     def rank_rows(self, scores: Floats, own: Sequence[int], count: int) -> NDArray[np.intp]:
-        """Return the ids of the highest scores, without the rows `own` and those of zeros.
-
-        `scores` is multiplied by the certainty of each row.
-        """
-        scores *= self.certainty
+        """Return the ids of the highest scores, without the rows `own` and those of zeros; `scores` is changed."""
         scores[self.is_zero] = -np.inf
         scores[own] = -np.inf
         return search.best_ids(scores, count)

@@ -83,15 +83,14 @@ function equation({ terms: [b, c, a] }, best) {
   );
 }
 
-/** The numbers: cosines of the answer with b, a and c, how certain its vector is, and what is made of them. */
+/** The numbers: cosines of the answer with b, a and c, and what is made of them. */
 function arithmetic({ method, length, terms: [b, c, a] }, best) {
   const [toB, toC, toA] = best.parts;
   const shifted = (value) => ((value + 1) / 2).toFixed(3);
-  const certainty = best.certainty < 0.9995 ? ` × ${best.certainty.toFixed(3)}` : "";
   const text =
     method === "3cosmul"
-      ? `(${shifted(toB)} × ${shifted(toC)}) ÷ (${shifted(toA)} + ${EPSILON})${certainty} = ${best.similarity.toFixed(3)}`
-      : `(${cosine(toB)} − ${cosine(toA).replace("−", "−\u2009")} + ${cosine(toC)}) ÷ ${length.toFixed(3)}${certainty} = ${cosine(best.similarity)}`;
+      ? `(${shifted(toB)} × ${shifted(toC)}) ÷ (${shifted(toA)} + ${EPSILON}) = ${best.similarity.toFixed(3)}`
+      : `(${cosine(toB)} − ${cosine(toA).replace("−", "−\u2009")} + ${cosine(toC)}) ÷ ${length.toFixed(3)} = ${cosine(best.similarity)}`;
   const parts = [[b, toB, "+"], [a, toA, "−"], [c, toC, "+"]].map(([term, value, sign]) =>
     h("li", {}, h("span", { class: "sign" }, sign), h("span", { class: "name" }, `cos(${best.token}, ${term.token})`), bar(Math.abs(value), sign === "−" ? "second" : ""), h("span", { class: "value" }, cosine(value))),
   );
@@ -110,6 +109,6 @@ function answersTable(answer, set) {
       h("td", { class: "number rank" }, whole(row.rank)),
     ),
   );
-  const measure = answer.method === "3cosmul" ? "score" : "similarity";
+  const measure = answer.method === "3cosmul" ? "score" : "cosine";
   return table("Answers", ["answer", measure, ...(set.has_counts ? ["count"] : []), "rank"], body);
 }
