@@ -259,8 +259,8 @@ class Recommender:
         """Return a recommender that also has the new rows and columns of a table.
 
         New columns are folded into the rows, then the rows that have cells in the table into the columns, and both
-        twice more. Other vectors stay, as do those of all known rows without `matrix`. `vectors.save` of the result keeps the
-        new ones.
+        twice more. Other vectors stay, as do those of all known rows without `matrix`. `vectors.save` of the result
+        keeps the new ones.
 
         Parameters
         ----------
