@@ -109,6 +109,21 @@ def missing_extra(what: str, library: str, extra: str) -> MissingExtra:
     return MissingExtra(f"{what} need {library}: pip install 'swivel-embeddings[{extra}]'")
 
 
+@contextlib.contextmanager
+def needs_extra(what: str, library: str, extra: str) -> Iterator[None]:
+    """Convert an ImportError raised in the block into the error of `missing_extra`.
+
+    >>> with needs_extra("plots", "matplotlib", "plot"):
+    ...     import no_such_library
+    Traceback (most recent call last):
+    swivel.errors.MissingExtra: plots need matplotlib: pip install 'swivel-embeddings[plot]'
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise missing_extra(what, library, extra) from error
+
+
 def first_line(error: object) -> str:
     """Return the first line of an error message; those of some libraries are several pages long."""
     return str(error).strip().split("\n")[0] or type(error).__name__

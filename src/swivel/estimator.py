@@ -9,19 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.config import TrainConfig, settings_of
-from swivel.errors import missing_extra
+from swivel.errors import needs_extra
 from swivel.evaluation.table_ranking import drop_zeros, evaluate_ranking, split_table
 from swivel.pipeline.train import fit_sparse
 from swivel.recommender import ColumnRanking
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT
 
-try:
+with needs_extra("estimators", "scikit-learn 1.6 or newer", "sklearn"):
     from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
     from sklearn.utils import check_random_state
     from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
-except ImportError as error:
-    raise missing_extra("estimators", "scikit-learn 1.6 or newer", "sklearn") from error
 
 if TYPE_CHECKING:
     import scipy.sparse

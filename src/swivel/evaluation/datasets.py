@@ -25,7 +25,7 @@ from itertools import compress, permutations
 from pathlib import Path, PurePosixPath
 from typing import NoReturn
 
-from swivel.errors import ConfigError, EvaluationError, StorageError, clear_errors, missing_extra
+from swivel.errors import ConfigError, EvaluationError, StorageError, clear_errors, needs_extra
 from swivel.runtime.numbers import parse_float
 from swivel.runtime.progress import SILENT, Progress
 from swivel.storage.files import write_file
@@ -460,10 +460,8 @@ def fetch_sets(
     EvaluationError
         If a file is missing and cannot be downloaded, or has a wrong checksum.
     """
-    try:
+    with needs_extra(title, "pooch", "evaluate"):
         import pooch
-    except ImportError as error:
-        raise missing_extra(title, "pooch", "evaluate") from error
 
     chosen = os.environ.get(FOLDER_VARIABLE)
     folder = Path(chosen or Path(pooch.os_cache("swivel"), "evaluation")).expanduser()

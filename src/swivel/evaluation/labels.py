@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.counts import Matrix
-from swivel.errors import ConfigError, EvaluationError, missing_extra
+from swivel.errors import ConfigError, EvaluationError, needs_extra
 from swivel.runtime.progress import Progress, choose_progress, track
 from swivel.vectors import Vectors
 from swivel.vectors.formats import as_vectors
@@ -144,12 +144,10 @@ def _classify(
     penalty: float,
 ) -> tuple[float, float]:
     """Return micro-F1 and macro-F1 of predictions for some rows that are learned from others."""
-    try:
+    with needs_extra("labels", "scikit-learn", "evaluate"):
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.linear_model import LogisticRegression
         from sklearn.metrics import f1_score
-    except ImportError as error:
-        raise missing_extra("labels", "scikit-learn", "evaluate") from error
 
     # A label that none, or all, of the known rows have has the same score everywhere.
     scores = np.where(truth[learned].all(axis=0), np.inf, -np.inf) * np.ones((len(tested), 1))

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from swivel.errors import ConfigError, EvaluationError, missing_extra
+from swivel.errors import ConfigError, EvaluationError, needs_extra
 from swivel.evaluation import bootstrap
 from swivel.evaluation.bootstrap import Doubles
 from swivel.evaluation.datasets import (
@@ -336,10 +336,8 @@ def _tally(kind: str, name: str, values: Doubles, rules: EvaluationConfig) -> Se
 
 def score_categories(vectors: Vectors, words: CategorySet, rules: EvaluationConfig = DEFAULT_RULES) -> SetResult:
     """Cluster the known words of a set and return the purity of the clusters."""
-    try:
+    with needs_extra("sets of categories", "scikit-learn", "evaluate"):
         from sklearn.cluster import KMeans
-    except ImportError as error:
-        raise missing_extra("sets of categories", "scikit-learn", "evaluate") from error
 
     ids = np.array(_find_ids(vectors, words.items, rules), np.int64)
     is_known = ids >= 0

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from swivel.errors import EvaluationError, missing_extra
+from swivel.errors import EvaluationError, needs_extra
 from swivel.evaluation import datasets
 from swivel.evaluation.bootstrap import rank_correlation
 from swivel.evaluation.datasets import CategorySet, Line, SimilaritySet
@@ -193,14 +193,12 @@ def score_texts(
 
 def _classify(encoded: Floats, texts: CategorySet) -> float | None:
     """Return the accuracy of a logistic regression in a cross-validation; None if a label has too few texts."""
-    try:
+    with needs_extra("sets of labels", "scikit-learn", "evaluate"):
         from sklearn.linear_model import LogisticRegression
         from sklearn.model_selection import StratifiedKFold, cross_val_score
         from sklearn.pipeline import make_pipeline
         from sklearn.preprocessing import StandardScaler
         from threadpoolctl import threadpool_limits  # a requirement of scikit-learn
-    except ImportError as error:
-        raise missing_extra("sets of labels", "scikit-learn", "evaluate") from error
 
     _, labels, sizes = np.unique(texts.categories, return_inverse=True, return_counts=True)
     if len(sizes) < 2 or sizes.min() < FOLDS:

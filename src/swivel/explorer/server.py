@@ -15,7 +15,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from swivel.errors import ConfigError, missing_extra
+from swivel.errors import ConfigError, needs_extra
 
 if TYPE_CHECKING:
     import uvicorn
@@ -47,11 +47,9 @@ HEADERS = {
 
 def check_extra() -> None:
     """Raise MissingExtra, which names the extra to install, if the libraries of the server are missing."""
-    try:
+    with needs_extra("pages", "fastapi and uvicorn", "explore"):
         import fastapi  # noqa: F401
         import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise missing_extra("pages", "fastapi and uvicorn", "explore") from error
 
 
 def listen(host: str, port: int) -> socket.socket:

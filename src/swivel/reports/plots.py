@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.errors import ConfigError, missing_extra
+from swivel.errors import ConfigError, needs_extra
 from swivel.runtime.display import escape_controls
 from swivel.runtime.resources import check_libraries
 from swivel.storage.files import write_file
@@ -72,12 +72,10 @@ _RASTER = 5_000  # with more points, SVG and PDF contain them as an image
 def need_matplotlib() -> Any:
     """Return the matplotlib module, or raise MissingExtra if it is not installed."""
     check_libraries("plotting")
-    try:
+    with needs_extra("plots", "matplotlib", "plot"):
         import matplotlib
         import matplotlib.figure
         import matplotlib.font_manager
-    except ImportError as error:
-        raise missing_extra("plots", "matplotlib", "plot") from error
     return matplotlib
 
 

@@ -18,7 +18,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from swivel.errors import SwivelWarning, clear_errors, missing_extra
+from swivel.errors import SwivelWarning, clear_errors, needs_extra
 from swivel.runtime.display import escape_controls
 from swivel.runtime.resources import is_leading
 
@@ -120,10 +120,8 @@ class TensorboardProgress(ForwardingProgress):
 
     def __init__(self, folder: str | Path, progress: Progress = SILENT) -> None:
         # Fail now if the library is missing, not after the text was counted.
-        try:
+        with needs_extra("curves for TensorBoard", "tensorboard", "tensorboard"):
             from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise missing_extra("curves for TensorBoard", "tensorboard", "tensorboard") from error
 
         super().__init__(progress)
         self.folder = Path(folder)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from swivel.errors import ClusterError, ConfigError, SwivelError, first_line, missing_extra
+from swivel.errors import ClusterError, ConfigError, SwivelError, first_line, needs_extra
 from swivel.runtime.numbers import is_integer
 
 CONNECT_SECONDS = 10.0
@@ -69,10 +69,8 @@ def connect(address: str, *, cores: int | None = None) -> Iterator[Any]:
 def load_ray() -> Any:
     """Return the module `ray`; raise MissingExtra if it is not installed."""
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", _UNPRINTED)  # Ray reads it when it is imported.
-    try:
+    with needs_extra("clusters", "ray", "ray"):
         import ray
-    except ImportError:
-        raise missing_extra("clusters", "ray", "ray") from None
     return ray
 
 

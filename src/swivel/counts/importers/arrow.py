@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from swivel.counts.block_layout import Ints
 from swivel.counts.importers.context import ImportChunk, ImportContext, LabelTable, Place, number_places
 from swivel.counts.importers.import_config import pick_fields
-from swivel.errors import CountsError, first_line, missing_extra
+from swivel.errors import CountsError, first_line, needs_extra
 from swivel.runtime.parallel import map_in_order
 
 _MEMORY_PER_BATCH_ROW = 1 << 10  # bytes; about a sixth of it is used, by the three batches in flight
@@ -35,10 +35,8 @@ def _batch_rows(context: ImportContext) -> int:
 @contextlib.contextmanager
 def _load_pyarrow(what: str, name: str) -> Iterator[Any]:
     """Yield the module pyarrow, and convert its exceptions to a CountsError of one line with the name of the file."""
-    try:
+    with needs_extra(what, "pyarrow", "parquet"):
         import pyarrow as pa
-    except ImportError:
-        raise missing_extra(what, "pyarrow", "parquet") from None
 
     try:
         yield pa

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from swivel.counts.block_layout import Ints
 from swivel.counts.importers.context import PIECE, ImportChunk, ImportContext, number_places
-from swivel.errors import ConfigError, CountsError, missing_extra
+from swivel.errors import ConfigError, CountsError, needs_extra
 
 NO_PARTS = "sides apart needs a bipartite graph: nodes with the attribute 'bipartite' (networkx) or 'type' (igraph)"
 
@@ -158,10 +158,8 @@ def read_gml(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
 
 
 def _read_file(file: Path, context: ImportContext, format: str) -> Iterator[ImportChunk]:
-    try:
+    with needs_extra("GraphML and GML", "networkx", "graphs"):
         import networkx
-    except ImportError:
-        raise missing_extra("GraphML and GML", "networkx", "graphs") from None
 
     try:
         graph = networkx.read_graphml(file) if format == "graphml" else networkx.read_gml(file)

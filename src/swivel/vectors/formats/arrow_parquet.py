@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.errors import StorageError, first_line, missing_extra
+from swivel.errors import StorageError, first_line, needs_extra
 from swivel.runtime.resources import check_libraries, check_memory
 from swivel.storage.files import create_file
 from swivel.vectors import Vectors
@@ -29,10 +29,8 @@ _COPIES_OF_GROUP = 5  # of a group of rows, that pyarrow has while it reads Parq
 
 def _load_pyarrow() -> Any:
     check_libraries("reading and writing Parquet")
-    try:
+    with needs_extra("Parquet and Arrow files", "pyarrow", "parquet"):
         import pyarrow
-    except ImportError as error:
-        raise missing_extra("Parquet and Arrow files", "pyarrow", "parquet") from error
     return pyarrow
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from swivel.errors import StorageError, missing_extra
+from swivel.errors import StorageError, needs_extra
 from swivel.runtime.resources import check_memory
 from swivel.storage.files import create_file
 from swivel.vectors import Vectors
@@ -41,10 +41,8 @@ def to_gensim(vectors: Vectors) -> KeyedVectors:
     >>> to_gensim(vectors).most_similar("king", topn=1)[0][0]
     'queen'
     """
-    try:
+    with needs_extra("KeyedVectors", "gensim", "gensim"):
         from gensim.models import KeyedVectors
-    except ImportError as error:
-        raise missing_extra("KeyedVectors", "gensim", "gensim") from error
 
     check_vectors(vectors)
     check_memory("converting to KeyedVectors", 2 * vectors.vectors.nbytes + LABEL_BYTES * len(vectors))
