@@ -253,8 +253,9 @@ class Recommender:
         popularity, seen = self._popularity, None
         if self.matrix is not None:
             seen = self._seen.T
-            if popularity is None and "ranking" in self.vectors.settings:
-                # The recipe's choice is for columns.
+            is_rule = "ranking" in self.vectors.settings and "tuning" not in self.vectors.facts
+            if popularity is None and is_rule:
+                # The rule's choice is for columns; one that was tuned is kept.
                 popularity = choose_popularity(seen.shape[0], seen.nnz, row_sums)
         # Links were measured for columns only.
         swapped = Recommender(self.vectors.T, seen, popularity=popularity, links=self._links or False)
