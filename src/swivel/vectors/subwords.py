@@ -16,7 +16,7 @@ n-grams, weighted by inverse document frequency. r_k lacks what `add_spelling` a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -133,11 +133,16 @@ def _weigh_spelling(vectors: Floats, counts: NDArray[np.int64], spelling: float)
     return np.asarray(weights[:, None], np.float32)
 
 
+def spelling_of(settings: Mapping[str, Mapping[str, Any]]) -> float:
+    """Return the setting `spelling` of vectors; 0 if it is not known."""
+    return float(settings.get("vectors", {}).get("spelling", 0.0))
+
+
 def rate_certainty(counts: NDArray[np.int64], spelling: float) -> Floats:
     """Return the certainty of vectors that `add_spelling` made, sqrt(count / (count + spelling / 4)).
 
-    >>> rate_certainty(np.array([75, 0]), 100.0).round(3).tolist()
-    [0.866, 0.196]
+    >>> rate_certainty(np.array([75, 0]), 100.0).round(3)
+    array([0.866, 0.196], dtype=float32)
     """
     counts = np.maximum(counts, 1)
     return np.asarray(np.sqrt(counts / (counts + _DOUBTED * spelling)), np.float32)

@@ -23,7 +23,7 @@ from swivel.vectors import search, vector_table
 from swivel.vectors.folder import STAGE, read_vectors, write_vectors
 from swivel.vectors.gensim_names import GensimNames
 from swivel.vectors.search import Floats, Query, as_tokens, scale_to_unit
-from swivel.vectors.subwords import Guess, Guesser, Subwords, fit_subwords, rate_certainty
+from swivel.vectors.subwords import Guess, Guesser, Subwords, fit_subwords, rate_certainty, spelling_of
 from swivel.vectors.text_encoder import SMOOTHING, TextEncoder
 from swivel.vectors.vector_table import VectorTable
 
@@ -221,7 +221,7 @@ class Vectors(GensimNames):
     @cached_property
     def guesser(self) -> Guesser:
         """Guesses the vectors of many words; ConfigError if there are no n-grams."""
-        return Guesser(self.vectors, self.vocabulary, self.subwords, self._spelling)
+        return Guesser(self.vectors, self.vocabulary, self.subwords, spelling_of(self.settings))
 
     @cached_property
     def T(self) -> Vectors:  # noqa: N802 (as in NumPy and pandas)
@@ -294,11 +294,7 @@ class Vectors(GensimNames):
         counts = self.vocabulary.counts
         if self._subwords is None or not counts.any():
             return np.ones(len(self), np.float32)
-        return rate_certainty(counts, self._spelling)
-
-    @property
-    def _spelling(self) -> float:
-        return float(self.settings.get("vectors", {}).get("spelling", 0.0))
+        return rate_certainty(counts, spelling_of(self.settings))
 
     @cached_property
     def zero_columns(self) -> NDArray[np.intp]:
@@ -445,14 +441,7 @@ class Vectors(GensimNames):
         return answers
 
     def analogy(
-        self,
-        a: str,
-        b: str,
-        c: str,
-        *,
-        method: str = "3cosadd",
-        count: int = 10,
-        restrict_vocab: int | None = None,
+        self, a: str, b: str, c: str, *, method: str = "3cosadd", count: int = 10, restrict_vocab: int | None = None
     ) -> list[Neighbor]:
         """Return the answers to "a is to b as c is to ?", best first; a, b and c are never returned.
 
@@ -470,25 +459,6 @@ class Vectors(GensimNames):
         """Return the cosine of two tokens, expressions, sums of tokens or vectors; 0 if one is all zeros."""
         first, second = scale_to_unit(np.stack([self.vector(a), self.vector(b)])).astype(np.float64)
         return float(np.clip(first @ second, -1, 1))
-
-    def distance(self, a: Query, b: Query) -> float:
-        """Return the cosine distance, 1 - `similarity`."""
-        return 1 - self.similarity(a, b)
-
-    def doesnt_match(self, words: Iterable[str]) -> str:
-        """Return the word that is least similar to the sum of all words.
-
-        >>> words = Vocabulary(["king", "queen", "pear"])
-        >>> vectors = Vectors(VectorTable(words, np.array([[1, 0], [0.8, 0.6], [0, 1]], np.float32)))
-        >>> vectors.doesnt_match(["king", "pear", "queen"])
-        'pear'
-        """
-        tokens = as_tokens(words)
-        if tokens is None or len(tokens) < 2:
-            raise ConfigError(f"words must be a list of two words or more, got {words!r}")
-
-        unit = self.unit_vectors[self.find_rows(tokens)]
-        return tokens[int(np.argmin(unit @ unit.sum(axis=0)))]
 
     def encode(
         self,
