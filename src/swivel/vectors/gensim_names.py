@@ -79,6 +79,31 @@ class GensimNames:
         """Return the tokens nearest to a vector."""
         return list(self.nearest(vector, topn, restrict_vocab=restrict_vocab))
 
+    def similarity(self: Any, a: Query, b: Query) -> float:
+        """Return the cosine of two tokens, expressions, sums of tokens or vectors; 0 if one is all zeros."""
+        first, second = search.scale_to_unit(np.stack([self.vector(a), self.vector(b)])).astype(np.float64)
+        return float(np.clip(first @ second, -1, 1))
+
+    def distance(self: Any, a: Query, b: Query) -> float:
+        """Return the cosine distance, 1 - `similarity`."""
+        return 1 - float(self.similarity(a, b))
+
+    def doesnt_match(self: Any, words: Iterable[str]) -> str:
+        """Return the word that is least similar to the sum of all words.
+
+        >>> from swivel.vectors import Vectors, VectorTable
+        >>> words = Vocabulary(["king", "queen", "pear"])
+        >>> vectors = Vectors(VectorTable(words, np.array([[1, 0], [0.8, 0.6], [0, 1]], np.float32)))
+        >>> vectors.doesnt_match(["king", "pear", "queen"])
+        'pear'
+        """
+        tokens = search.as_tokens(words)
+        if tokens is None or len(tokens) < 2:
+            raise ConfigError(f"words must be a list of two words or more, got {words!r}")
+
+        unit = self.unit_vectors[self.find_rows(tokens)]
+        return tokens[int(np.argmin(unit @ unit.sum(axis=0)))]
+
     def n_similarity(self: Any, words: Iterable[str], other_words: Iterable[str]) -> float:
         """Return the cosine of the sums of two lists of tokens, whose vectors are not scaled."""
         return float(self.similarity(self[words].sum(axis=0), self[other_words].sum(axis=0)))

@@ -241,11 +241,10 @@ class Vectors(GensimNames):
 
     def _to_arguments(self) -> dict[str, Any]:
         """Return the arguments of the class that make these vectors."""
+        vectors = None if self.vectors is self.rows else self.vectors
         names = ("shift", "columns_per_row", "subwords", "settings", "facts")
-        arguments = {name: getattr(self, name) for name in names}
-        if self.vectors is not self.rows:
-            arguments["vectors"] = self.vectors
-        return {"rows": self.row_table, "columns": self.column_table, **arguments}
+        others = {name: getattr(self, name) for name in names}
+        return {"rows": self.row_table, "columns": self.column_table, "vectors": vectors, **others}
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """Return the vectors, of shape (n_rows, dim): `np.asarray(vectors)` does not copy them."""
@@ -259,8 +258,7 @@ class Vectors(GensimNames):
         return copy.copy(self)
 
     def __repr__(self) -> str:
-        vocabulary = self.column_vocabulary
-        columns = "no columns" if vocabulary is None else f"{len(vocabulary):,} columns"
+        columns = "no columns" if self.column_vocabulary is None else f"{len(self.column_vocabulary):,} columns"
         return f"<Vectors of {len(self):,} tokens, {self.dim} dimensions, {columns}>"
 
     def _repr_html_(self) -> str:
@@ -466,30 +464,6 @@ class Vectors(GensimNames):
             return self.nearest([b, c], minus=[a], count=count, restrict_vocab=restrict_vocab)
         return self.most_similar_cosmul([b, c], [a], count, restrict_vocab)
 
-    def similarity(self, a: Query, b: Query) -> float:
-        """Return the cosine of two tokens, expressions, sums of tokens or vectors; 0 if one is all zeros."""
-        first, second = scale_to_unit(np.stack([self.vector(a), self.vector(b)])).astype(np.float64)
-        return float(np.clip(first @ second, -1, 1))
-
-    def distance(self, a: Query, b: Query) -> float:
-        """Return the cosine distance, 1 - `similarity`."""
-        return 1 - self.similarity(a, b)
-
-    def doesnt_match(self, words: Iterable[str]) -> str:
-        """Return the word that is least similar to the sum of all words.
-
-        >>> words = Vocabulary(["king", "queen", "pear"])
-        >>> vectors = Vectors(VectorTable(words, np.array([[1, 0], [0.8, 0.6], [0, 1]], np.float32)))
-        >>> vectors.doesnt_match(["king", "pear", "queen"])
-        'pear'
-        """
-        tokens = as_tokens(words)
-        if tokens is None or len(tokens) < 2:
-            raise ConfigError(f"words must be a list of two words or more, got {words!r}")
-
-        unit = self.unit_vectors[self.find_rows(tokens)]
-        return tokens[int(np.argmin(unit @ unit.sum(axis=0)))]
-
     def encode(
         self,
         texts: Iterable[str | Sequence[str] | None],
@@ -512,9 +486,8 @@ class Vectors(GensimNames):
         settings = smoothing, components, guess
         if settings not in self._encoders:
             self._encoders[settings] = TextEncoder(self, *settings)
-        encoded = self._encoders[settings].encode(
-            texts, tokenizer=tokenizer, threads=RunOptions(threads=threads).thread_count
-        )
+        threads = RunOptions(threads=threads).thread_count
+        encoded = self._encoders[settings].encode(texts, tokenizer=tokenizer, threads=threads)
         return scale_to_unit(encoded) if normalize else encoded
 
     def score(self, row: str, column: str) -> float:
@@ -569,9 +542,8 @@ class Vectors(GensimNames):
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write a folder that `Vectors.load` can read; an existing folder is replaced only with `overwrite`."""
         # Before a folder is replaced: what cannot be written must not cost the old one.
-        for table in (self._rows, self._columns):
-            if table is not None:
-                vector_table.check_text(table.vocabulary)
+        for table in filter(None, (self._rows, self._columns)):
+            vector_table.check_text(table.vocabulary)
         for inside in (Path(path) / "matrix", Path(path) / "vectors"):
             if is_own_folder(inside):
                 raise FolderExists(f"{path}: the folder of a run, with a result in {inside}; choose another folder")
