@@ -241,11 +241,10 @@ class Vectors(GensimNames):
 
     def _to_arguments(self) -> dict[str, Any]:
         """Return the arguments of the class that make these vectors."""
+        vectors = None if self.vectors is self.rows else self.vectors
         names = ("shift", "columns_per_row", "subwords", "settings", "facts")
-        arguments = {name: getattr(self, name) for name in names}
-        if self.vectors is not self.rows:
-            arguments["vectors"] = self.vectors
-        return {"rows": self.row_table, "columns": self.column_table, **arguments}
+        others = {name: getattr(self, name) for name in names}
+        return {"rows": self.row_table, "columns": self.column_table, "vectors": vectors, **others}
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """Return the vectors, of shape (n_rows, dim): `np.asarray(vectors)` does not copy them."""
@@ -259,8 +258,7 @@ class Vectors(GensimNames):
         return copy.copy(self)
 
     def __repr__(self) -> str:
-        vocabulary = self.column_vocabulary
-        columns = "no columns" if vocabulary is None else f"{len(vocabulary):,} columns"
+        columns = "no columns" if self.column_vocabulary is None else f"{len(self.column_vocabulary):,} columns"
         return f"<Vectors of {len(self):,} tokens, {self.dim} dimensions, {columns}>"
 
     def _repr_html_(self) -> str:
@@ -482,9 +480,8 @@ class Vectors(GensimNames):
         settings = smoothing, components, guess
         if settings not in self._encoders:
             self._encoders[settings] = TextEncoder(self, *settings)
-        encoded = self._encoders[settings].encode(
-            texts, tokenizer=tokenizer, threads=RunOptions(threads=threads).thread_count
-        )
+        threads = RunOptions(threads=threads).thread_count
+        encoded = self._encoders[settings].encode(texts, tokenizer=tokenizer, threads=threads)
         return scale_to_unit(encoded) if normalize else encoded
 
     def score(self, row: str, column: str) -> float:
@@ -539,9 +536,8 @@ class Vectors(GensimNames):
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write a folder that `Vectors.load` can read; an existing folder is replaced only with `overwrite`."""
         # Before a folder is replaced: what cannot be written must not cost the old one.
-        for table in (self._rows, self._columns):
-            if table is not None:
-                vector_table.check_text(table.vocabulary)
+        for table in filter(None, (self._rows, self._columns)):
+            vector_table.check_text(table.vocabulary)
         for inside in (Path(path) / "matrix", Path(path) / "vectors"):
             if is_own_folder(inside):
                 raise FolderExists(f"{path}: the folder of a run, with a result in {inside}; choose another folder")
