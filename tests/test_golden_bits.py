@@ -227,10 +227,7 @@ def get_vectors(name: str, threads: int = 2) -> swivel.Vectors:
         return swivel.train(get_matrix(name), recipe="table", options=options, **settings)
     if name == "triples":
         return swivel.train(get_matrix(name), recipe="paper", options=options, **TRAINING)
-    recipe = name.removeprefix("text, ")
-    # All zeros of such a dense matrix would be computed.
-    settings = TRAINING | ({"zeros": "sampled"} if recipe == "fast" else {})
-    return swivel.train(get_matrix(name), recipe=recipe, options=options, **settings)
+    return swivel.train(get_matrix(name), recipe=name.removeprefix("text, "), options=options, **TRAINING)
 
 
 @cache

@@ -36,9 +36,9 @@ from swivel.training.schedule import (
 
 MAX_EPOCHS = 100  # with stop="converged"
 WARM_SPEEDUP = 3  # a warm start needs a third of the epochs
-# Above this density all zeros are computed on a CPU, too: the mean of six similarity sets is .566 instead of .517 where
-# 13 % of the cells are observed, in 1.3 times the time, and the same at 1 % (experiments/suppressed.md).
-MAX_SAMPLED_DENSITY = 0.05
+# Observed cells that are not in the sample are gathered one by one. Above this density that takes a CPU longer than
+# computing all cells in tiles: 1.0 times as long at .36, 1.5 at .64, 2.2 at .88 (10 MB of text, recipe fast, d = 300).
+MAX_SAMPLED_DENSITY = 1 / 3
 SAMPLED_COST = 1.9  # time of a cell of a sample against one of all cells: 18.6 % of them took 35 % of the time
 # Copies of all vectors and accumulators in memory: those being trained and those gathered for a checkpoint or the
 # result. One process on CPU cores has one copy, in which it trains.
