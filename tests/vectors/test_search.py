@@ -64,6 +64,11 @@ def make(count: int = 300) -> Vectors:
     return Vectors(VectorTable(Vocabulary([f"w{number}" for number in range(count)]), values))
 
 
+def test_nearest_each_of_a_word_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="queries must be a list of queries, got 'tea'; see nearest"):
+        make(3).nearest_each("tea")
+
+
 def test_nearest_each_equals_nearest_for_every_query(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("swivel.vectors.vectors.QUERIES_PER_BATCH", 3)
     vectors = make()

@@ -419,6 +419,8 @@ class Vectors(GensimNames):
         >>> [neighbors[0].token for neighbors in vectors.nearest_each(["king", "pear"])]
         ['queen', 'queen']
         """
+        if isinstance(queries, str):
+            raise ConfigError(f"queries must be a list of queries, got {queries!r}; see nearest", argument="queries")
         search.check_count(count)
         count = min(count, len(self))
         biases = np.where(self.is_zero, -np.inf, 0).astype(np.float32)
