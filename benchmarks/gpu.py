@@ -118,7 +118,7 @@ def store_cells(
     return MatrixCells(Layout(words, words, blocks, blocks, symmetric=True), arrays, UNITS)
 
 
-class SkewedMatrix:
+class SkewedMatrix(MatrixCells):
     """A symmetric matrix in host memory whose cells are as unevenly spread as those of text."""
 
     def __init__(self, blocks: int, block_size: int, block_cells: int, device: str, seed: int = 1) -> None:
@@ -127,7 +127,10 @@ class SkewedMatrix:
         self.row_blocks = self.column_blocks = blocks
         self.fingerprint = f"skewed {blocks} {block_size} {block_cells} {seed}"
         self._generator = torch.Generator(device).manual_seed(seed)
-        self.stored = self._draw(block_cells, device)
+        stored = self._draw(block_cells, device)
+        super().__init__(stored.layout, stored.arrays, stored.unit)
+        self.is_symmetric = True
+        self.stored_cell_count = len(stored.arrays.positions)
 
     def _draw(self, block_cells: int, device: str) -> MatrixCells:
         n, k, chance = self.row_blocks, self.block_size, likely_cells(self.block_size, block_cells, device)
@@ -149,12 +152,12 @@ class SkewedMatrix:
     @cached_property
     def row_sums(self) -> NDArray[np.float64]:
         sums = np.zeros(self.shape[0])
-        n, k, stored = self.row_blocks, self.block_size, self.stored
+        n, k, arrays = self.row_blocks, self.block_size, self.arrays
         for i in range(n):
             for j in range(i, n):
-                first, last = stored.arrays.offsets[0][i * n + j : i * n + j + 2]
-                rows, columns = stored.arrays.positions[first:last] >> 16, stored.arrays.positions[first:last] & 0xFFFF
-                counts = stored.counts_of(first, last)
+                first, last = arrays.offsets[0][i * n + j : i * n + j + 2]
+                rows, columns = arrays.positions[first:last] >> 16, arrays.positions[first:last] & 0xFFFF
+                counts = self.counts_of(first, last)
                 sums[i::n] += np.bincount(rows, counts, k)
                 if i != j:
                     sums[j::n] += np.bincount(columns, counts, k)
@@ -171,15 +174,15 @@ class SkewedMatrix:
     @property
     def observed(self) -> int:
         """Observed cells, both mirrors."""
-        return 2 * len(self.stored.arrays.positions)
+        return 2 * len(self.arrays.positions)
 
     def cells(self, i: int, j: int) -> BlockCells:
         shard = min(i, j) * self.row_blocks + max(i, j)
-        first, last = self.stored.arrays.offsets[0][shard : shard + 2]
-        return BlockCells(self.stored.arrays.positions[first:last], self.stored.counts_of(first, last), i > j)
+        first, last = self.arrays.offsets[0][shard : shard + 2]
+        return BlockCells(self.arrays.positions[first:last], self.counts_of(first, last), i > j)
 
     def reblocked(self, row_blocks: int, column_blocks: int, *, scratch: Path, threads: int) -> SkewedMatrix:
-        assert (row_blocks, column_blocks) == (self.stored.layout.row_blocks, self.stored.layout.column_blocks)
+        assert (row_blocks, column_blocks) == (self.layout.row_blocks, self.layout.column_blocks)
         return self
 
 
@@ -260,7 +263,7 @@ def make_backend(sizes: Sizes, matrix: Any, side: int, blocks: int, dim: int) ->
     from swivel.training.backends.triton.backend import TritonBackend
 
     settings = BackendSettings(
-        TrainConfig(weight_decay=1e-4), ZeroSampling(), cells=len(matrix.positions), is_halved=True
+        TrainConfig(weight_decay=1e-4), ZeroSampling(), cells=len(matrix.arrays.positions), is_halved=True
     )
     backend = TritonBackend(replace(settings, device=sizes.device, dtype=sizes.dtype))
     starts = block_starts(side, blocks)
@@ -274,7 +277,7 @@ def kernel_seconds(matrix: SkewedMatrix, sizes: Sizes, dim: int, epochs: int) ->
     from larger import run_epochs
 
     blocks = matrix.row_blocks
-    backend = make_backend(sizes, matrix.stored, matrix.shape[0], blocks, dim)
+    backend = make_backend(sizes, matrix, matrix.shape[0], blocks, dim)
     orders = [rounds_without_conflict(blocks, blocks, (1, 1, number)) for number in range(epochs + 2)]
     run_epochs(backend, orders[:2])  # compiles
     seconds = statistics.median(run_epochs(backend, orders[1:])[0] for _ in range(3))

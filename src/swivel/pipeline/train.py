@@ -138,7 +138,7 @@ def _choose_recipe(matrix: Matrix, progress: Progress) -> str:
         recipe, reason = "table", "edges of a graph"
     elif is_table(matrix):
         recipe, reason = "table", "rows and columns are of different kinds"
-    elif "count" not in matrix.config and matrix.is_symmetric:
+    elif "import" in matrix.config and matrix.is_symmetric:
         recipe, reason = "graph", "counts of pairs that are not from a text"
     if recipe != "default" and is_leading():
         progress.message(f"training with the recipe {recipe}: {reason}")
