@@ -112,13 +112,13 @@ def rotated_pass(size: Size, machine: Machine, ranks: int) -> float:
 
 def gpu(gbit: float) -> Machine:
     """Return an H200 as `benchmarks/gpu.py` measured it, all blocks on the device, with a link of so many Gbit/s."""
-    measured = json.loads((RESULTS / "gpu.json").read_text())["step"]
+    measured = json.loads((RESULTS / "gpu.json").read_text())["step"]["step"]
     return Machine(4096**2 / (measured["loop_microseconds"] * 1e-6), 0.0, gbit * GBIT, NCCL_LATENCY)
 
 
 def served_gpu(gbit: float, block: int) -> Machine:
     """Return the same H200 as a worker of servers: vectors come from host memory, gradients go back there."""
-    seconds = json.loads((RESULTS / "gpu.json").read_text())["served"][str(block)]
+    seconds = json.loads((RESULTS / "gpu.json").read_text())["step"]["served"][str(block)]
     return Machine(math.inf, seconds, gbit * GBIT, RAY_LATENCY)
 
 

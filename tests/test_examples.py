@@ -109,9 +109,9 @@ def test_the_notebook_of_ratings_recommends_what_users_prefer_and_can_be_run_aga
     assert recall is not None
     assert float(recall[1]) > 0.3  # by chance .1
     for output in (known, new_user, new_film, similar):
-        # The kind of a user or film is its number modulo 4.
+        # The kind of a user or film is its number modulo 4; the two films of the new user may be of two kinds.
         labels = [int(line.split()[1]) for line in output[-1].data["text/plain"].splitlines()[1:]]
-        assert len({label % 4 for label in labels}) == 1
+        assert len({label % 4 for label in labels}) <= (2 if output is new_user else 1)
 
     served, missing = (output[-1].data["text/plain"] for output in outputs[-2:])
     assert served.count("'because_of': [") == 2
