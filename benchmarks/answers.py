@@ -6,16 +6,25 @@ A method's answers are two files, `METHOD_similarity.tsv` (set, line, the two wo
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
+from common import work_folder
 from swivel.evaluation import Report, SetResult, summarize_answers, summarize_pairs
 from swivel.evaluation.datasets import AnalogySet, SimilaritySet, TestSet, split_set
 from swivel.evaluation.results import EvaluationConfig
 
 HALVES = (None, "tune", "report")  # all items, those that settings were chosen on, and the others
+
+
+def answers_folder(arguments: argparse.Namespace) -> Path:
+    """Return the folder for the answers: that of the command line, or one in the work folder for this much text."""
+    size = f"-{arguments.megabytes}mb" if arguments.megabytes else ""
+    given: Path | None = arguments.answers
+    return given or work_folder() / f"answers{size}"
 
 
 def write_answers(report: Report, folder: Path, method: str) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 import scipy.sparse.linalg
 
 import swivel
-from answers import figures_by_half, write_answers
+from answers import answers_folder, figures_by_half, write_answers
 from common import (
     PrivateMemory,
     cpu_seconds,
@@ -71,7 +71,7 @@ def main() -> None:
     arguments = parse_arguments(parser, **smoke)
 
     files = plain_corpus(arguments.corpus, arguments.megabytes)
-    options = RunOptions(threads=arguments.threads)
+    options = RunOptions(threads=arguments.threads, overwrite=True)
     matrix = swivel.count(files, work_folder() / "baselines-matrix", recipe="fast", options=options)
     table = "small_corpus" if arguments.megabytes else "headline"
     for method in arguments.methods:
@@ -91,7 +91,7 @@ def run_method(method: str, files: list[Path], matrix: Matrix, arguments: argpar
     wall = time.perf_counter() - started
     cpu = cpu_seconds() - cpu_before
 
-    answers = arguments.answers or work_folder() / "baselines"
+    answers = answers_folder(arguments)
     report = evaluate_method(vectors, extended, arguments.eval)
     write_answers(report, answers, method)
     return {

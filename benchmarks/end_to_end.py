@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import swivel
-from answers import figures_by_half, write_answers
+from answers import answers_folder, figures_by_half, write_answers
 from common import (
     ROOT,
     PrivateMemory,
@@ -78,7 +78,7 @@ def main() -> None:
     if arguments.device != "cpu":
         import torch  # noqa: F401  (so that the result names the GPU)
 
-    answers = arguments.answers or work_folder() / "baselines"
+    answers = answers_folder(arguments)
     files = plain_corpus(arguments.corpus, arguments.megabytes)
     sets = find_sets(arguments.eval)[0]
 

@@ -26,7 +26,7 @@ BASELINES = ("sgns", "cbow", "fasttext", "glove")
 
 def main() -> None:
     parser = make_parser(__doc__, "eval")
-    parser.add_argument("--answers", type=Path, default=work_folder() / "baselines", help="folder with the answers")
+    parser.add_argument("--answers", type=Path, default=work_folder() / "answers", help="folder with the answers")
     parser.add_argument("--methods", nargs="+", default=["default_cuda"])
     parser.add_argument("--baselines", nargs="+", default=BASELINES)
     smoke = {"methods": ["default_cuda"], "baselines": ["sgns"], "answers": make_smoke_answers}
