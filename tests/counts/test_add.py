@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import swivel
+from message_recorder import MessageRecorder
 from swivel.cli import cli
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
@@ -277,3 +278,17 @@ def test_labels_beyond_memory_are_refused_beforehand(tmp_path: Path, monkeypatch
 def refuse_memory(free: int, what: str, memory_bytes: int) -> None:
     if memory_bytes > free:
         raise MemoryBudgetError(f"{what} needs {memory_bytes:,} bytes")
+
+
+def test_sums_of_imported_counts_have_the_recipe_of_their_parts() -> None:
+    pairs = [(f"c{i}", f"c{j}", float((i * j) % 7 + 1)) for i in range(9) for j in range(i + 1, 9)]
+    cases: list[tuple[list[Any], dict[str, Any], str]] = [
+        (pairs, {"sides": "undirected"}, "recipe graph: counts of pairs"),
+        ([pair[:2] for pair in pairs], {"format": "edges"}, "recipe table: edges of a graph"),
+    ]
+    for source, settings, reason in cases:
+        total = add(*(swivel.import_counts(part, **settings) for part in (source, source[:20])))
+        recorder = MessageRecorder()
+        vectors = swivel.train(total, dim=2, epochs=1, progress=recorder)
+        assert any(reason in line for line in recorder.lines), recorder.lines
+        assert vectors.subwords is None

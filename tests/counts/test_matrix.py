@@ -16,7 +16,15 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix
 from swivel.counts import block_layout as matrix_layout
 from swivel.counts.block_layout import Layout, block_count_for, block_length, choose_layout
-from swivel.errors import CountsError, DamagedFolder, MemoryBudgetError, StorageError, UnfinishedFolder, UnknownToken
+from swivel.errors import (
+    CountsError,
+    DamagedFolder,
+    FolderExists,
+    MemoryBudgetError,
+    StorageError,
+    UnfinishedFolder,
+    UnknownToken,
+)
 from swivel.storage.manifest import seal, unseal
 
 
@@ -333,3 +341,14 @@ def test_transformed_matrix_has_the_logarithms_of_the_counts(
             raw, cells = original.cells(i, j), matrix.cells(i, j)
             assert np.array_equal(cells.positions, raw.positions) and cells.mirrored == raw.mirrored
             np.testing.assert_allclose(cells.counts, np.log1p(raw.counts.astype(np.float64)), rtol=1e-6)
+
+
+def test_a_matrix_may_be_saved_over_itself_and_not_over_a_run(tmp_path: Path, small_blocks: None) -> None:
+    counted = build(tmp_path / "run" / "matrix", make_dense(5, 6))
+    matrix = open_matrix(tmp_path / "run")
+    matrix.save(tmp_path / "run" / "matrix", overwrite=True)
+    assert open_matrix(tmp_path / "run").fingerprint == counted.fingerprint
+    open_matrix(tmp_path / "run").verify()
+
+    with pytest.raises(FolderExists, match=r"run: the folder of a run, with a result in .*matrix; choose another"):
+        matrix.save(tmp_path / "run", overwrite=True)

@@ -350,6 +350,13 @@ def test_a_pooled_matrix_says_what_each_site_contributed(tmp_path: Path) -> None
     assert again.fingerprint == pooled.fingerprint
 
 
+@pytest.mark.parametrize("limit", [0, -1, float("nan"), float("inf"), "11"])
+def test_a_wrong_limit_of_exported_counts_is_refused(limit: Any, tmp_path: Path) -> None:
+    matrix = swivel.import_counts([("tea", "milk", 20)])
+    with pytest.raises(ConfigError, match="suppress_below must be a positive number up to 1e30, got"):
+        swivel.export_counts(matrix, tmp_path / "counts.tsv", suppress_below=limit)
+
+
 @pytest.mark.parametrize("suffix", ["tsv", "csv"])
 @pytest.mark.parametrize("sides", ["mirrored", "same", "apart"])
 def test_exported_counts_are_imported_without_the_small_ones(sides: str, suffix: str, tmp_path: Path) -> None:

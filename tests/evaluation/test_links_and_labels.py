@@ -14,9 +14,11 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 import swivel
 from swivel.cli import cli
+from swivel.config import TrainConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, EvaluationError
 from swivel.evaluation import labels, links
+from swivel.pipeline.train import resolve_configs
 from swivel.vectors import Vectors, VectorTable
 
 GROUPS = 8
@@ -133,6 +135,23 @@ def test_walks_of_a_planted_graph_find_its_groups_and_edges_alone_do_not() -> No
 def test_edges_alone_are_trained_as_a_table() -> None:
     vectors = swivel.train(swivel.import_counts(plant_graph()[0], format="edges"), dim=16, epochs=2)
     assert vectors.settings["train"]["transform"] == "log"
+
+
+def test_settings_of_the_recipe_graph_follow_from_the_counts() -> None:
+    def ring(nodes: int, weight: float = 1) -> swivel.Matrix:
+        edges = [(str(node), str((node + 1) % nodes), weight) for node in range(nodes)]
+        return swivel.walk_counts(edges, window=2)  # counts a node with itself and with four others
+
+    def resolve(matrix: swivel.Matrix, **settings: Any) -> TrainConfig:
+        return resolve_configs(matrix, "graph", settings)[0]
+
+    # A step leads to one of two nodes: two of them lead to the next but one once in four times, from nodes of degree 2.
+    assert resolve(ring(200)).unseen == 0.5
+    assert resolve(ring(200, 12)).unseen == 1.0
+    assert resolve(ring(200), unseen=0.1).unseen == 0.1
+    # 2.5 % and 10 % of the cells are observed.
+    assert [resolve(ring(nodes)).zeros for nodes in (200, 50)] == ["auto", "all"]
+    assert resolve(ring(50), zeros="sampled").zeros == "sampled"
 
 
 def test_nodes_are_not_recommended_to_themselves_or_their_neighbors() -> None:

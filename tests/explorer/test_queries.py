@@ -141,6 +141,13 @@ def test_an_unknown_word_gives_similar_spellings(client: TestClient) -> None:
     assert "not among the 300 words" in answer["error"]
 
 
+def test_a_word_may_be_in_another_normal_form_of_unicode() -> None:
+    words = Vocabulary(["caf\u00e9", "tea"])
+    view = VectorSet("drinks", Vectors(VectorTable(words, np.eye(2, dtype=np.float32)))).view("")
+    expression = queries.read_expression(view, "cafe\u0301")
+    assert [term["token"] for term in queries.find_nearest(view, expression, 2)["terms"]] == ["caf\u00e9"]
+
+
 def test_labels_are_not_changed(client: TestClient) -> None:
     assert ask(client, "nearest", q=HTML)["terms"][0]["token"] == HTML
     lines = client.get("/api/map/labels").text.splitlines()

@@ -9,11 +9,12 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
+import swivel
 from message_recorder import MessageRecorder
 from swivel.config import RECIPES
 from swivel.corpus.sources import Texts
@@ -103,6 +104,10 @@ def test_settings_of_every_stage_are_taken_by_name(text: Path, tmp_path: Path) -
         (lambda: count(LINES, windw=3), "'windw' is not a setting here; did you mean window?"),
         (lambda: count(LINES, dim=3), "'dim' is not a setting here; pass dim to swivel.train"),
         (lambda: count(LINES, color=3), "'color' is not a setting here; known are columns, .*"),
+        (lambda: swivel.add(color=3), "'color' is not a setting here; known are cluster, .*"),
+        (lambda: count(LINES, progress=3), "progress must be a Progress, True or False, got 3"),
+        (lambda: count(LINES, cluster=3), "cluster must be a ClusterConfig, got 3"),
+        (lambda: count(LINES, vocabulary=cast(Any, ["a", 3])), "vocabulary must be a list of tokens, got 3 among them"),
         (lambda: run("nowhere", "nowhere", vector_size=3), "'vector_size' .*; did you mean dim?"),
         (lambda: run("nowhere", "nowhere", workers=3), "'workers' .*; did you mean threads?"),
         (lambda: run("nowhere", "nowhere", windw=3), "did you mean window?"),

@@ -320,14 +320,21 @@ def test_an_error_in_the_report_does_not_make_the_run_fail(
     assert len(swivel.load(tmp_path / "v")) == 62
 
 
+def test_a_report_of_vectors_in_memory_is_refused(planted: Matrix) -> None:
+    message = "a report is a file: pass out, the folder of the result"
+    with pytest.raises(ConfigError, match=message):
+        swivel.train(planted, report=True)
+    with pytest.raises(ConfigError, match=message):
+        swivel.run(["a b"], report=True)
+
+
 def test_only_the_leader_writes_the_report(
     planted: Matrix, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for rank, is_written in ((1, False), (0, True)):
         monkeypatch.setattr("swivel.runtime.resources.find_rank", lambda rank=rank: (rank, 2, 2))
-        ReportJob(tmp_path, trained, planted, timed_options(None, swivel.RunOptions(report=True))).write(
-            swivel.load(trained)
-        )
+        options = timed_options(tmp_path, swivel.RunOptions(report=True))
+        ReportJob(tmp_path, trained, planted, options).write(swivel.load(trained))
         assert (tmp_path / "report.html").exists() is is_written
 
 

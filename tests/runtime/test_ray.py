@@ -74,7 +74,7 @@ def test_a_malformed_address_is_refused(address: str, unconnected: Any) -> None:
 
 
 def test_an_address_without_a_server_fails_at_once(unconnected: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    started = time.monotonic()
+    monkeypatch.setattr(unconnected, "init", lambda **_: pytest.fail("Ray would retry for minutes"))
     with (
         pytest.raises(ClusterError, match=r"Ray at 127.0.0.1:1: .*; start it on that machine with"),
         ray_runtime.connect("127.0.0.1:1"),
@@ -86,7 +86,6 @@ def test_an_address_without_a_server_fails_at_once(unconnected: Any, monkeypatch
         pass
     with pytest.raises(ClusterError, match=r"Ray at 127.0.0.1:99999: "), ray_runtime.connect("127.0.0.1:99999"):
         pass
-    assert time.monotonic() - started < 10
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])

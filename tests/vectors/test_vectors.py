@@ -426,6 +426,15 @@ def test_other_methods_of_gensim_give_its_answers(monkeypatch: pytest.MonkeyPatc
         assert vectors.get_vector(word, norm=True) == pytest.approx(keyed.get_vector(word, norm=True), abs=1e-6)
         assert vectors.rank("w20", word) == keyed.rank("w20", word)
     assert vectors.rank("w20", "w20") == keyed.rank("w20", "w20") == 1
+    assert vectors.n_similarity("w1", others) == vectors.n_similarity(["w1"], others)
+
+
+def test_words_without_a_vector_have_no_rank_among_the_neighbors() -> None:
+    values = np.array([[1, 0], [-1, 0.1], [0, 0], [0.5, 1]], np.float32)
+    vectors = Vectors(VectorTable(Vocabulary(["tea", "war", "none", "cup"]), values))
+    nearest = [neighbor.token for neighbor in vectors.nearest("tea")]
+    assert nearest == ["cup", "war"]
+    assert [vectors.rank("tea", word) for word in nearest] == [1, 2]
 
 
 @pytest.mark.parametrize("kind", [set, iter, tuple, np.array])

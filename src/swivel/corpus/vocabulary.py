@@ -130,7 +130,7 @@ class Vocabulary(Sequence[str]):
         """
         number = self.find(token)
         if number is None:
-            similar = self.close_spellings(token)
+            similar = self.close_spellings(token) if isinstance(token, str) else []
             hint = f"; did you mean {', '.join(map(repr, similar))}?" if similar else ""
             raise UnknownToken(f"{token!r} is not in the vocabulary of {len(self):,} {kind}{hint}")
         return number

@@ -35,6 +35,7 @@ from swivel.runtime.resources import check_memory
 from swivel.storage.arrays import npy_bytes
 from swivel.storage.files import FolderWriter, create_folder
 from swivel.storage.manifest import MANIFEST, REMEDY, Folder, digest_bytes, fingerprint, open_folder
+from swivel.storage.output_folder import refuse_run
 
 if TYPE_CHECKING:
     import scipy.sparse
@@ -151,6 +152,9 @@ class Matrix(MatrixCells):
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """Store the counts in a folder, which `counts.open_matrix` opens."""
         matrix = self._original or self
+        refuse_run(Path(folder))
+        for name in ("arrays", *_PICKLED):  # Read all before an old result is replaced, which may be this matrix.
+            getattr(matrix, name)
         with create_folder(folder, STAGE, overwrite=overwrite) as writer:
             writer.write_lines("rows.txt", matrix.rows.to_lines())
             for name, array in name_arrays(matrix.arrays).items():

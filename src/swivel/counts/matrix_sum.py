@@ -63,7 +63,7 @@ def shared_config(matrices: Sequence[Matrix]) -> dict[str, Any]:
             # Settings of reading may differ, such as the encoding; the sum has only those that are equal.
             shared = [name for name in settings if all(other.get(name) == settings[name] for other in others)]
             common[stage] = {name: settings[name] for name in shared}
-        elif stage == "count" and all(other == settings for other in others):
+        elif stage in ("count", "graph") and all(other == settings for other in others):
             common[stage] = settings
 
     if not any("count" in matrix.config for matrix in matrices):

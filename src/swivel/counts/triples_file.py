@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from swivel.config import POSITIVE, plain_number
 from swivel.counts.matrix import Matrix, as_matrix
 from swivel.errors import ConfigError, VocabularyError
 from swivel.storage.files import create_file
@@ -45,10 +46,8 @@ def export_counts(
     """
     matrix = as_matrix(matrix)
     path = Path(file)
-    if suppress_below is not None and not suppress_below > 0:
-        raise ConfigError(
-            f"suppress_below must be a positive number, got {suppress_below!r}", argument="suppress_below"
-        )
+    if suppress_below is not None and not POSITIVE.holds(plain_number(suppress_below)):
+        raise ConfigError(f"suppress_below must be {POSITIVE.words}, got {suppress_below!r}", argument="suppress_below")
     check_output_file(path, [] if matrix.path is None else [matrix.path], overwrite=overwrite)
 
     separator = "," if path.suffix.lower() == ".csv" else "\t"

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from swivel.config import POSITIVE_INT, plain_number
 from swivel.errors import ConfigError, SwivelError, missing_extra
 from swivel.evaluation.datasets import read_lines
 from swivel.reports.plots import FORMATS, PALETTE, draw_figure, plot_map
@@ -33,6 +34,7 @@ from swivel.runtime.progress import SILENT, Progress, choose_progress, track
 from swivel.storage.files import write_file
 from swivel.storage.output_folder import check_format
 from swivel.vectors import Vectors
+from swivel.vectors.formats import as_vectors
 from swivel.vectors.projection import compute_umap, fit_to_frame, reduce_vectors, take_plane, weigh_labels
 from swivel.vectors.search import Floats, scale_to_unit
 
@@ -130,29 +132,32 @@ def _describe_clusters(
     return Clusters(numbers, tuple(tuple(ids[:TYPICAL].tolist()) for ids in members), falling)
 
 
-def read_classes(path: str | Path) -> dict[str, str]:
-    """Return the class of each label of a file with lines such as `paris<TAB>city`."""
-    classes = dict(line.take(2, "a label, a tab and its class") for line in read_lines(Path(path)))
-    count = len(set(classes.values()))
-    if count > MAX_CLUSTERS:
-        raise ConfigError(f"{path}: has {count:,} classes, more than {MAX_CLUSTERS:,}", argument="color_by")
-    return classes
+def as_classes(color_by: Mapping[str, Any] | str | Path | None, vectors: Vectors) -> dict[str, str]:
+    """Return the class of each label, from a mapping or a file of lines such as `paris<TAB>city`.
 
-
-def as_classes(color_by: Mapping[str, str] | str | Path | None, vectors: Vectors) -> Mapping[str, str]:
-    """Return the class of each label, from a mapping or a file; raise ConfigError if no vector has one."""
+    Raises ConfigError if no vector has one, or if there are too many.
+    """
     if color_by is None:
         return {}
-    classes = read_classes(color_by) if isinstance(color_by, (str, Path)) else color_by
+    source = "color_by"
+    if isinstance(color_by, (str, Path)):
+        source = str(color_by)
+        color_by = dict(line.take(2, "a label, a tab and its class") for line in read_lines(Path(color_by)))
+    if not isinstance(color_by, Mapping):
+        raise ConfigError(f"color_by must be a mapping from labels to classes, or a file, got {color_by!r}")
+
+    classes = {label: str(name) for label, name in color_by.items()}
+    count = len(set(classes.values()))
+    if count > MAX_CLUSTERS:
+        raise ConfigError(f"{source}: has {count:,} classes, more than {MAX_CLUSTERS:,}", argument="color_by")
     if classes.keys().isdisjoint(vectors.vocabulary.ids):
-        source = color_by if isinstance(color_by, (str, Path)) else "color_by"
         raise ConfigError(f"{source}: none of its labels is one of these vectors", argument="color_by")
     return classes
 
 
 def check_cluster_count(clusters: int | None) -> None:
     """Raise ConfigError if a number of clusters is not allowed."""
-    if clusters is not None and not (isinstance(clusters, (int, np.integer)) and 1 <= clusters <= MAX_CLUSTERS):
+    if clusters is not None and not (POSITIVE_INT.holds(plain_number(clusters)) and clusters <= MAX_CLUSTERS):
         message = f"clusters must be an integer from 1 to {MAX_CLUSTERS:,}, got {clusters!r}"
         raise ConfigError(message, argument="clusters")
 
@@ -326,13 +331,13 @@ class WordMap:
 
 
 def make_map(
-    vectors: Vectors,
+    vectors: Vectors | str | Path,
     *,
     words: int = 10_000,
     layout: str = "umap",
     title: str | None = None,
     clusters: int | None = None,
-    color_by: Mapping[str, str] | str | Path | None = None,
+    color_by: Mapping[str, Any] | str | Path | None = None,
     progress: Progress | bool | None = None,
 ) -> WordMap:
     """Return a map of the most common words, or rows of a table.
@@ -340,7 +345,7 @@ def make_map(
     Parameters
     ----------
     vectors
-        The vectors to show.
+        The vectors to show, or their file or folder.
     words
         Number of words, at most 100,000.
     layout
@@ -374,6 +379,7 @@ def make_map(
     if importlib.util.find_spec("sklearn") is None:
         raise missing_extra("maps", "scikit-learn", "explore")
 
+    vectors = as_vectors(vectors)
     target = Map(lambda: vectors, words)
     target.cluster_count = clusters
     target.classes = as_classes(color_by, vectors)

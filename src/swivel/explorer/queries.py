@@ -487,12 +487,15 @@ def _find_ids(view: View, tokens: Sequence[str]) -> list[int]:
         raise ConfigError(f"a query must have at most {MAX_TERMS} {view.noun}s, got {len(tokens)}")
 
     vocabulary = view.vectors.vocabulary
+    ids = []
     for token in tokens:
-        if token not in vocabulary:
+        number = vocabulary.find(token)
+        if number is None:
             close = [*view.speller.find_close(token, _CLOSE_SHOWN), *view.speller.complete(token, _CLOSE_SHOWN)]
             close_words = [vocabulary[number] for number in dict.fromkeys(close)]
             raise NoSuchWord(token, close_words, view)
-    return [vocabulary.ids[token] for token in tokens]
+        ids.append(number)
+    return ids
 
 
 def multiply(table: NDArray[np.float32], queries: NDArray[np.float32]) -> NDArray[np.float32]:

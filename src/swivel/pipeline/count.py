@@ -155,7 +155,11 @@ def list_tokens(vocabulary: Iterable[str] | Path | None) -> tuple[str, ...] | No
         return read_tokens(vocabulary)
     if isinstance(vocabulary, str):
         raise ConfigError(f"vocabulary must be a list of tokens or the Path of a file, got the text {vocabulary!r}")
-    return None if vocabulary is None else tuple(vocabulary)
+    tokens = None if vocabulary is None else tuple(vocabulary)
+    wrong = next((token for token in tokens or () if not isinstance(token, str)), None)
+    if wrong is not None:
+        raise ConfigError(f"vocabulary must be a list of tokens, got {wrong!r} among them", argument="vocabulary")
+    return tokens
 
 
 def list_phrases(config: CorpusConfig, options: RunOptions) -> tuple[str, ...] | None:

@@ -38,6 +38,7 @@ from swivel.counts.cooccurrence import column_vocabulary, count_tokens
 from swivel.errors import ConfigError, VocabularyError
 from swivel.pipeline.count import IDS, encode_texts, file_of, list_tokens, read_beside_device
 from swivel.pipeline.settings import TextCounting
+from swivel.runtime.numbers import plural
 from swivel.runtime.options import RunOptions, check_names, make_options
 from swivel.runtime.progress import Progress, track
 from swivel.runtime.resources import check_libraries
@@ -234,7 +235,7 @@ def _number_words(
     else:
         new = encoded.types.of_tokens(word for word in word_list if word not in known)
         words = _choose_listed(word_list, new, known, progress)
-    progress.message(f"{encoded.token_count:,} tokens, {len(words):,} new words")
+    progress.message(f"{plural(encoded.token_count, 'token')}, {plural(len(words), 'new word')}")
 
     # The known words keep their places in the windows, so that the new words are counted as in training.
     tokens = [*known.tokens, *words.tokens]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from swivel.counts import Matrix
-from swivel.errors import first_line
+from swivel.errors import ConfigError, first_line
 from swivel.runtime.child_process import ChildCall, ChildProcess, ProcessEnded, can_start_processes
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT, Stopwatch
@@ -35,6 +35,8 @@ def timed_options(folder: Path | None, options: RunOptions) -> RunOptions:
 
     Raises FolderExists if the report would replace a page that Swivel did not write.
     """
+    if folder is None and options.report:
+        raise ConfigError("a report is a file: pass out, the folder of the result", argument=("report", "out"))
     if folder is not None and options.report and not options.overwrite:
         # A finished run writes no report beside one that is there.
         is_finished = any((folder / name / MANIFEST).exists() for name in ("", "vectors"))

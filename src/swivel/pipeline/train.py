@@ -32,7 +32,7 @@ from swivel.vectors.formats import as_vectors, source_of
 if TYPE_CHECKING:
     from swivel.pipeline.tune import Tuning
 
-MAX_SAMPLED_DENSITY = 0.05  # of the recipe graph
+MAX_GRAPH_DENSITY = 0.05  # of which the recipe graph samples zeros
 TUNING = "tuning.json"  # the record of an unfinished search, in the folder of the vectors
 
 
@@ -134,11 +134,11 @@ def _choose_recipe(matrix: Matrix, progress: Progress) -> str:
     reason = "the matrix was counted with its settings"
     if matrix.edges is not None and matrix.edges.nnz < matrix.cell_count:
         recipe, reason = "graph", "counts of walks"
-    elif "graph" in matrix.config:
+    elif "graph" in matrix.config and (matrix.edges is not None or matrix.config["graph"]["walks"] is None):
         recipe, reason = "table", "edges of a graph"
     elif is_table(matrix):
         recipe, reason = "table", "rows and columns are of different kinds"
-    elif "import" in matrix.config and matrix.is_symmetric:
+    elif matrix.config.keys() & {"import", "sum"} and matrix.is_symmetric:
         recipe, reason = "graph", "counts of pairs that are not from a text"
     if recipe != "default" and is_leading():
         progress.message(f"training with the recipe {recipe}: {reason}")
@@ -255,7 +255,7 @@ def resolve_configs(
         if matrix.absent_units:
             settings["unseen"] = float(f"{matrix.transformed(transform).absent_bound:.9g}")
     # The sample of zeros suits counts of which 1 % are observed; at 13 % it is too small (experiments/suppressed.md).
-    if recipe == "graph" and matrix.cell_count > MAX_SAMPLED_DENSITY * matrix.shape[0] * matrix.shape[1]:
+    if recipe == "graph" and matrix.cell_count > MAX_GRAPH_DENSITY * matrix.shape[0] * matrix.shape[1]:
         settings.setdefault("zeros", "all")
     # Only for tables do other settings follow from the counts.
     if recipe != "table":

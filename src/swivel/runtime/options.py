@@ -92,6 +92,8 @@ class RunOptions:
         if self.threads is not None and not _THREADS.holds(self.threads):
             raise ConfigError(f"threads must be {_THREADS.words}, got {self.threads!r}", argument="threads")
 
+        if not isinstance(self.cluster, ClusterConfig):
+            raise ConfigError(f"cluster must be a ClusterConfig, got {self.cluster!r}", argument="cluster")
         if isinstance(self.memory, str):
             parse_bytes(self.memory)  # Report a malformed value now, not after the text was read.
         elif self.memory is not None and not POSITIVE_INT.holds(self.memory):
@@ -163,7 +165,7 @@ def check_names(settings: Mapping[str, Any], *stages: type[Any]) -> None:
     names = {field.name for stage in stages for field in dataclasses.fields(stage)}
     for setting in settings:
         if setting not in names:
-            raise ConfigError(_describe_unknown(setting, names))
+            raise ConfigError(_describe_unknown(setting, names or _OPTION_NAMES))
 
 
 def _describe_unknown(setting: str, known: set[str]) -> str:

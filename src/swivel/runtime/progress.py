@@ -18,7 +18,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from swivel.errors import SwivelWarning, clear_errors, needs_extra
+from swivel.errors import ConfigError, SwivelWarning, clear_errors, needs_extra
 from swivel.runtime.display import escape_controls
 from swivel.runtime.resources import is_leading
 
@@ -177,8 +177,10 @@ def choose_progress(progress: Progress | bool | None = None) -> Progress:
     False gives one that ignores all events. True and None give bars on a terminal and in a notebook, and no output
     anywhere else. Of the ranks that torchrun starts, only the first one draws.
     """
-    if progress is not None and not isinstance(progress, bool):
+    if isinstance(progress, Progress):
         return progress
+    if progress is not None and not isinstance(progress, bool):
+        raise ConfigError(f"progress must be a Progress, True or False, got {progress!r}", argument="progress")
 
     if progress is False or not is_leading():
         return SILENT

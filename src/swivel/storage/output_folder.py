@@ -192,6 +192,13 @@ def refuse_overlap(outputs: Iterable[Path], inputs: Iterable[Path | None]) -> No
                     raise ConfigError(f"{output}: the output would replace the input {path}; choose another output")
 
 
+def refuse_run(folder: Path) -> None:
+    """Raise FolderExists if a folder is that of a run: its results are in folders inside, which are opened first."""
+    for inside in (folder / "matrix", folder / "vectors"):
+        if is_own_folder(inside):
+            raise FolderExists(f"{folder}: the folder of a run, with a result in {inside}; choose another folder")
+
+
 def check_output_file(path: Path, inputs: Iterable[Path | None], *, overwrite: bool) -> None:
     """Raise an error if a file cannot be written: it would replace an input, exists already, or has no folder."""
     if path.is_dir():

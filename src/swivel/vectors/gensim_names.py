@@ -101,11 +101,11 @@ class GensimNames:
 
     def n_similarity(self: Any, words: Iterable[str], other_words: Iterable[str]) -> float:
         """Return the cosine of the sums of two lists of tokens, whose vectors are not scaled."""
-        return float(self.similarity(self[words].sum(axis=0), self[other_words].sum(axis=0)))
+        return float(self.similarity(*(np.atleast_2d(self[tokens]).sum(axis=0) for tokens in (words, other_words))))
 
     def rank(self: Any, key: str, other: str) -> int:
         """Return the place of a token among the neighbors of `key`, from 1."""
         scores = self.unit_vectors @ self.get_vector(key, norm=True) * self.certainty
-        is_closer = scores > scores[self.find_row(other)]
+        is_closer = (scores > scores[self.find_row(other)]) & ~self.is_zero
         is_closer[self.find_row(key)] = False
         return 1 + int(np.count_nonzero(is_closer))

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.errors import ConfigError, FolderExists, UnknownToken
+from swivel.errors import ConfigError, UnknownToken
 from swivel.runtime.display import draw_html
 from swivel.runtime.options import RunOptions
 from swivel.storage.files import create_folder
-from swivel.storage.output_folder import is_own_folder
+from swivel.storage.output_folder import refuse_run
 from swivel.vectors import search, vector_table
 from swivel.vectors.folder import STAGE, read_vectors, write_vectors
 from swivel.vectors.gensim_names import GensimNames
@@ -540,10 +540,7 @@ class Vectors(GensimNames):
         # Before a folder is replaced: what cannot be written must not cost the old one.
         for table in filter(None, (self._rows, self._columns)):
             vector_table.check_text(table.vocabulary)
-        for inside in (Path(path) / "matrix", Path(path) / "vectors"):
-            if is_own_folder(inside):
-                raise FolderExists(f"{path}: the folder of a run, with a result in {inside}; choose another folder")
-
+        refuse_run(Path(path))
         with create_folder(path, STAGE, overwrite=overwrite) as folder:
             write_vectors(folder, self)
 

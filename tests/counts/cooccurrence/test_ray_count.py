@@ -259,7 +259,7 @@ def test_an_interrupt_ends_the_tasks_and_leaves_nothing(text: Path, tmp_path: Pa
             swivel.count(text, tmp_path / "many", options=RunOptions(ray=address, progress=Watcher(job, interrupt)))
         assert not (tmp_path / "many").exists()
 
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while ray.available_resources().get("CPU") != 2 and time.monotonic() < deadline:
         time.sleep(0.1)
 

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from swivel.counts import BlockCells
+from swivel.runtime.numbers import plural
 from swivel.runtime.parallel import open_torch_pool
 from swivel.training.backends import cpu_kernels as kernels
 from swivel.training.backends.base import (
@@ -70,7 +71,7 @@ class CpuBackend(ArrayBackend):
         torch.set_num_threads(1)
 
     def describe(self) -> str:
-        return f"cpu, {self.settings.threads} threads, {self.settings.dtype} products, float32 parameters"
+        return f"cpu, {plural(self.settings.threads, 'thread')}, {self.settings.dtype} products, float32 parameters"
 
     def put(self, array: NDArray[np.float32]) -> Any:
         return np.require(array, np.float32, ["C", "OWNDATA", "WRITEABLE"])
