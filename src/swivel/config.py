@@ -326,7 +326,12 @@ class TrainConfig:
     confidence_base: float = config_field(0.1, "b0 in f(x) = b0 + b x^a, the weight of an observed cell", NOT_NEGATIVE)
     confidence_scale: float = config_field(0.25, "b in f(x) = b0 + b x^a", NOT_NEGATIVE)
     confidence_power: float = config_field(0.5, "a in f(x) = b0 + b x^a", POWER)
-    unseen: float = config_field(1.0, "count that replaces 0 in the target of an unobserved cell", POSITIVE)
+    unseen: float = config_field(
+        1.0,
+        "count that replaces 0 in the target of an unobserved cell; the recipe table, counts of walks and suppressed "
+        "counts have their own",
+        POSITIVE,
+    )
     dtype: str = config_field(
         "auto",
         "data type of the operands of matrix products; auto measures which is faster",

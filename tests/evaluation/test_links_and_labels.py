@@ -78,6 +78,15 @@ def test_held_out_edges_are_ranked_above_other_pairs() -> None:
         links.evaluate_links(vectors, [("0", "zebra")])
 
 
+def test_the_score_of_a_link_is_the_same_from_both_ends() -> None:
+    words = Vocabulary(["a", "b", "c"])
+    rows, columns = np.random.default_rng(1).normal(size=(2, 3, 4)).astype(np.float32)
+    vectors = Vectors(VectorTable(words, rows), VectorTable(words, columns), columns_per_row=1)
+    scores = links._score_pairs(vectors, np.array([[0, 2], [1, 0]]))
+    expected = [rows[0] @ columns[1] + rows[1] @ columns[0], rows[2] @ columns[0] + rows[0] @ columns[2]]
+    np.testing.assert_allclose(scores, expected, rtol=1e-5)
+
+
 def test_links_between_nodes_that_are_not_alike_are_scored_by_rows_and_columns() -> None:
     # Edges lead from even to odd nodes only, and nodes of the same kind are alike.
     rows = VectorTable(Vocabulary(map(str, range(10))), np.eye(2, dtype=np.float32)[np.arange(10) % 2])

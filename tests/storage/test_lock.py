@@ -298,6 +298,15 @@ def test_scratch_folders_of_dead_processes_are_removed_even_if_their_id_is_reuse
         assert {file.name for file in tmp_path.iterdir()} == {LOCK, own.name}
 
 
+def test_scratch_folders_in_the_temporary_folder_belong_to_results_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with scratch_folder(tmp_path) as own, create_folder(tmp_path, "example") as folder:
+        folder.finish(config={}, inputs={}, facts={})
+        assert own.exists()
+
+
 def test_scratch_folders_are_kept_on_file_systems_without_locks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -153,8 +153,8 @@ vocabulary_option = group_option(
 )
 RECIPE_HELP = "named settings: paper (as published), fast (the quick one), default (the best vectors known)"
 TABLE_HELP = (
-    "table (rows and columns of different kinds, or edges), graph (counts of walks)  [default: table or graph for such "
-    "a matrix, otherwise that of the count]"
+    "table (rows and columns of different kinds, or edges), graph (counts of walks and other imported pairs)  "
+    "[default: table or graph for such a matrix, otherwise that of the count]"
 )
 text_recipes = click.Choice(TEXT_RECIPES)
 recipe_option = click.option("--recipe", type=text_recipes, default="default", show_default=True, help=RECIPE_HELP)

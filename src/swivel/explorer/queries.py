@@ -29,7 +29,7 @@ from swivel.vectors import Expression, Vectors, VectorTable, combine_vectors, pa
 from swivel.vectors.folder import find_matrix
 from swivel.vectors.formats import find_vectors, load
 from swivel.vectors.projection import choose_example, is_plain_word
-from swivel.vectors.search import best_ids, check_scores, scale_to_unit, score_3cosmul
+from swivel.vectors.search import best_ids, check_scores, scale_to_unit, score_products
 
 _EXAMPLES = 7
 _EXAMPLE_RANKS = 400, 6_000  # Before them are function words, and after them words that few know.
@@ -322,7 +322,8 @@ def solve_analogy(view: View, words: tuple[str, str, str], method: str, count: i
 
     first, *others = ids = _find_ids(view, words)
     unit = view.vectors.unit_vectors
-    scores = score_3cosmul(*multiply(unit, unit[ids]))
+    to_first, *to_others = multiply(unit, unit[ids])
+    scores = score_products(to_others, [to_first])
     return {"method": method, **_describe_best(view, [*others, first], 2, scores, count)}
 
 

@@ -249,9 +249,10 @@ def resolve_configs(
                 argument="combine",
             )
     if recipe != "table" and "unseen" not in settings:
-        # Absent counts of walks are below the smallest one, suppressed counts below a limit.
+        # Absent counts of walks are below the smallest one that is not omitted, suppressed counts below a limit.
         if recipe == "graph" and matrix.edges is not None:
-            settings["unseen"] = choose_unseen(matrix)
+            smallest = int(matrix.arrays.counts.min()) / matrix.unit
+            settings["unseen"] = float(f"{min(smallest, 1.0):.9g}")
         if matrix.absent_units:
             settings["unseen"] = float(f"{matrix.transformed(transform).absent_bound:.9g}")
     # The sample of zeros suits counts of which 1 % are observed; at 13 % it is too small (experiments/suppressed.md).
@@ -270,12 +271,6 @@ def resolve_configs(
     if "weight_decay" not in settings:
         config = dataclasses.replace(config, weight_decay=choose_weight_decay(trained_on, config))
     return config, vectors_config
-
-
-def choose_unseen(matrix: Matrix) -> float:
-    """Return the count in place of 0 for counts of walks: the smallest one that is not omitted, at most 1."""
-    smallest = int(matrix.arrays.counts.min()) / matrix.unit
-    return float(f"{min(smallest, 1.0):.9g}")
 
 
 def fit_sparse(counts: Any, *, recipe: str = "table", options: RunOptions, **settings: Any) -> Vectors:

@@ -330,6 +330,8 @@ def find_leftovers(folder: Path, *, is_locked: bool = False) -> list[Path]:
     except OSError:  # missing, or not readable
         return []
 
+    # Results in memory have scratch folders there, without its lock.
+    is_locked = is_locked and folder.resolve() != Path(tempfile.gettempdir()).resolve()
     leftovers = []
     for name in names:
         owner = _OWNED.fullmatch(name)

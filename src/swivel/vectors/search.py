@@ -178,11 +178,6 @@ def score_products(added: Sequence[Floats], subtracted: Sequence[Floats]) -> Flo
     return np.asarray(product / (np.prod([shift_cosine(cosines) for cosines in subtracted], axis=0) + EPSILON))
 
 
-def score_3cosmul(to_a: Floats, to_b: Floats, to_c: Floats) -> Floats:
-    """Return the 3CosMul scores for "a is to b as c is to ?" of words with these cosines with a, b and c."""
-    return score_products([to_b, to_c], [to_a])
-
-
 def shift_cosine(cosine: Floats) -> Floats:
     """Return cosines mapped from [-1, 1] to [0, 1]."""
     return (cosine + np.float32(1)) * np.float32(0.5)
