@@ -18,7 +18,8 @@ from swivel.config import TrainConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, EvaluationError
 from swivel.evaluation import labels, links
-from swivel.pipeline.train import resolve_configs
+from swivel.pipeline.train import _choose_recipe, resolve_configs
+from swivel.runtime.progress import SILENT
 from swivel.vectors import Vectors, VectorTable
 
 GROUPS = 8
@@ -147,9 +148,9 @@ def test_edges_alone_are_trained_as_a_table() -> None:
 
 
 def test_settings_of_the_recipe_graph_follow_from_the_counts() -> None:
-    def ring(nodes: int, weight: float = 1) -> swivel.Matrix:
+    def ring(nodes: int, weight: float = 1, window: int = 2) -> swivel.Matrix:
         edges = [(str(node), str((node + 1) % nodes), weight) for node in range(nodes)]
-        return swivel.walk_counts(edges, window=2)  # counts a node with itself and with four others
+        return swivel.walk_counts(edges, window=window)  # counts a node with itself and with four others
 
     def resolve(matrix: swivel.Matrix, **settings: Any) -> TrainConfig:
         return resolve_configs(matrix, "graph", settings)[0]
@@ -161,6 +162,8 @@ def test_settings_of_the_recipe_graph_follow_from_the_counts() -> None:
     # 2.5 % and 10 % of the cells are observed.
     assert [resolve(ring(nodes)).zeros for nodes in (200, 50)] == ["auto", "all"]
     assert resolve(ring(50), zeros="sampled").zeros == "sampled"
+    # Walks of one step are the edges.
+    assert [_choose_recipe(ring(50, window=window), SILENT) for window in (1, 2)] == ["table", "graph"]
 
 
 def test_nodes_are_not_recommended_to_themselves_or_their_neighbors() -> None:
