@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from swivel.runtime.options import RunOptions
 from swivel.storage import manifest
 from swivel.storage.files import create_folder
 from swivel.storage.manifest import MANIFEST, digest_array, digest_file, open_folder
+from swivel.storage.object_digest import digest_object
 from swivel.storage.output_folder import check_output
 
 PIECE = 1000
@@ -98,3 +100,15 @@ def test_damage_is_found_by_checksums_of_pieces(tmp_path: Path) -> None:
     file.write_bytes(data)
     with pytest.raises(DamagedFolder, match="checksum differs from the manifest"):
         open_folder(tmp_path / "folder", "example").verify()
+
+
+def test_a_digest_of_an_array_takes_no_memory_and_is_that_of_its_values() -> None:
+    array = np.arange(1 << 20)
+    tracemalloc.start()
+    try:
+        digest = digest_object(array)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < array.nbytes / 8
+    assert digest == digest_object(np.repeat(array, 2)[::2]) != digest_object(array[::-1])
