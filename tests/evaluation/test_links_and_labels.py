@@ -115,6 +115,14 @@ def test_labels_that_the_vectors_know_are_predicted_and_others_are_not() -> None
     assert noise.scores[0].micro < 0.5
 
 
+def test_as_many_labels_are_predicted_as_a_row_has() -> None:
+    group = np.arange(40) % 4
+    truth = np.eye(4, dtype=bool)[group]
+    truth[group == 1, 2] = True  # These rows have two labels.
+    known, tested = np.arange(20), np.arange(20, 40)
+    assert labels._classify(np.eye(4)[group], truth, known, tested, 100.0) == (1.0, 1.0)
+
+
 def test_a_label_that_no_tested_row_has_is_left_out_of_the_mean() -> None:
     groups = np.arange(12) % 2
     # A third label, of one of the rows that are learned.
