@@ -9,7 +9,6 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 _ITEMS_PER_BATCH = 1_000
 
@@ -31,7 +30,7 @@ def digest_object(value: Any) -> str | None:
     return digest.hexdigest()[:16]
 
 
-def _list_parts(value: Any) -> Iterator[bytes | NDArray[np.uint8]]:
+def _list_parts(value: Any) -> Iterator[bytes | memoryview]:
     """Yield the content as bytes; raise TypeError if it can be read only once."""
     names = getattr(value, "column_names", getattr(value, "columns", None))
     if hasattr(value, "tocoo"):
@@ -52,7 +51,7 @@ def _list_parts(value: Any) -> Iterator[bytes | NDArray[np.uint8]]:
         if array.dtype.hasobject:
             yield from _dump(array.ravel().tolist())
         else:
-            yield np.ascontiguousarray(array).ravel().view(np.uint8)  # no copy, unlike `tobytes`
+            yield np.ascontiguousarray(array).ravel().view(np.uint8).data  # no copy, unlike `tobytes`
 
     elif isinstance(value, Collection):
         yield from _dump(value.items() if isinstance(value, Mapping) else value)
