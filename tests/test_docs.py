@@ -225,12 +225,26 @@ def test_pages_are_short_and_tables_are_narrow() -> None:
         assert all(rule.count("---") <= 8 for rule in rules), page.name
 
 
-def test_the_api_pages_have_every_public_name() -> None:
+def test_code_fits_on_a_page_without_scrolling() -> None:
+    for page in PAGES:
+        for block in blocks_of(page):
+            assert max(map(len, block.text.splitlines()), default=0) <= 120, str(block)
+
+
+def test_all_notebooks_are_in_the_gallery_and_in_the_readme() -> None:
+    readme, gallery, site = ((ROOT / name).read_text("utf-8") for name in ("README.md", "docs/gallery.md", "mkdocs.yml"))
+    for notebook in (ROOT / "examples").glob("*.ipynb"):
+        assert f"(examples/{notebook.name})" in readme
+        assert f"(gallery/{notebook.stem}.md)" in gallery
+        assert f": gallery/{notebook.stem}.md" in site
+
+
+def test_the_api_has_a_page_for_every_public_name() -> None:
     overview = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
-    lines = [line for page in (ROOT / "docs" / "api").glob("*.md") for line in page.read_text("utf-8").splitlines()]
-    for name in set(swivel.__all__) - {"__version__"}:
-        assert f"::: swivel.{name}" in lines
-        assert f"#swivel.{name})" in overview
+    linked = re.findall(r"\[`(\w+)`\]\(api/(\w+)\.md\)", overview)
+    assert all(name == page for name, page in linked)
+    listed = re.findall(r"^ +- api/(\w+)\.md$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M)
+    assert sorted(listed) == sorted(name for name, _ in linked) == sorted(set(swivel.__all__) - {"__version__"})
 
 
 def test_errors_of_the_troubleshooting_page_are_those_of_the_code() -> None:
@@ -282,6 +296,7 @@ def test_the_site_builds_without_a_warning_and_fetches_nothing(tmp_path: Path) -
     assert (site / "algorithm.html").read_text(encoding="utf-8").count('<svg class="formula"') > 20
     assert "data:image/png" in (site / "gallery" / "words.html").read_text(encoding="utf-8")
     assert "<code>accumulator_decay</code>" in (site / "api" / "settings.html").read_text(encoding="utf-8")
+    assert 'id="swivel.Vectors.nearest"' in (site / "api" / "Vectors.html").read_text(encoding="utf-8")
     pages = list(site.rglob("*.html"))
     sources = [*(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.ipynb")]
     assert {page.stem for page in sources} <= {page.stem for page in pages}

@@ -2,8 +2,10 @@
 
 - The notebooks of `examples/`, with the output that is stored in them, as pages below `gallery/`.
 - The changelog, as it is in the repository.
+- A page below `api/` for every public name.
 - Tables of settings, from the dataclasses of `swivel.config`, where a page says `<!-- settings: NAME -->`.
 - Formulas between dollar signs, drawn by matplotlib, so that the site needs no script and no network for them.
+- Flags in sentences, marked so that no line ends after their hyphens.
 """
 
 from __future__ import annotations
@@ -25,10 +27,13 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
+import swivel  # noqa: E402
 from swivel import config as settings  # noqa: E402
 
 SETTINGS = re.compile(r"<!-- settings: (\w+) -->")
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S)
+INLINE_CODE = re.compile(r"<code>[^<\n]*</code>")
+FLAG = re.compile(r"(?<![\w-])--?[\w-]+")
 EM = 10.0  # size in which formulas are drawn; the page scales them to the size of its text
 COMMANDS = {Outline.MOVETO: "M", Outline.LINETO: "L", Outline.CURVE3: "Q", Outline.CURVE4: "C", Outline.CLOSEPOLY: "Z"}
 
@@ -44,6 +49,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, f"gallery/{notebook.stem}.md", content=draw_notebook(notebook)))
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     files.append(File.generated(config, "changelog.md", content=changelog.replace("](docs/", "](")))
+    for name in set(swivel.__all__) - {"__version__"}:
+        files.append(File.generated(config, f"api/{name}.md", content=f"---\ntitle: {name}\n---\n\n::: swivel.{name}\n"))
     return files
 
 
@@ -53,7 +60,8 @@ def on_page_markdown(text: str, **_: Any) -> str:
 
 
 def on_page_content(text: str, **_: Any) -> str:
-    """Draw the formulas of a page."""
+    """Draw the formulas of a page, and mark its flags."""
+    text = INLINE_CODE.sub(lambda found: FLAG.sub(r'<span class="flag">\g<0></span>', found[0]), text)
     return FORMULA.sub(lambda found: draw_formula(html.unescape(found[2]), is_inline=found[1] == "span"), text)
 
 
@@ -90,6 +98,8 @@ def draw_output(output: dict[str, Any]) -> str:
     if "text/html" in data:
         return re.sub(r"<style.*?</style>|\s(?:class|border|style)=\"[^\"]*\"|\n\s*", "", data["text/html"], flags=re.S)
     text = data.get("text/plain") or "".join(output.get("text", []))
+    if not text:  # a progress bar that was removed at the end
+        return ""
     return f"```text\n{text.rstrip()}\n```"
 
 

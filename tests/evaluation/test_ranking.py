@@ -98,7 +98,7 @@ def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(ConfigError, match="the same shape"):
         evaluate_ranking(lambda rows: table[rows].toarray(), table, table[:3])
     for held_out in (0 * table, table):
-        with pytest.raises(ConfigError, match="held_out has no cells that are not in seen"):
+        with pytest.raises(ConfigError, match="held_out has only cells that were trained with, which are never ranked"):
             evaluate_ranking(lambda rows: table[rows].toarray(), held_out, table)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numba
 import pytest
 from numba.core.caching import FunctionCache
+from numba.core.codegen import CodeLibrary
 
 import swivel
 from swivel.errors import SwivelWarning
@@ -123,6 +124,22 @@ def test_a_full_disk_is_no_reason_to_stop(source: Path, tmp_path: Path, monkeypa
     monkeypatch.setattr(FunctionCache, "save_overload", fail)
     with pytest.warns(SwivelWarning, match="No space left on device"):
         assert load(source).increase(1) == 2
+
+
+def test_a_signal_during_compilation_is_no_fault_of_the_cache(source: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """Ctrl-C in LLVM's callback leaves numba without machine code to keep; "cannot be kept" would be wrong."""
+
+    def raise_error(library: Any) -> None:
+        raise RuntimeError(f"no compiled object yet for {library}")
+
+    monkeypatch.setattr(SETTINGS, "CACHE_DIR", str(tmp_path / "cache"))
+    with monkeypatch.context() as patch:
+        patch.setattr(CodeLibrary, "_get_compiled_object", raise_error)
+        assert load(source).increase(1) == 2  # A warning would be an error.
+    assert load(source).increase(1) == 2
+    again = load(source)
+    assert again.increase(1) == 2
+    assert again.increase.stats.cache_hits
 
 
 def test_no_kernel_of_ours_demands_a_cache() -> None:

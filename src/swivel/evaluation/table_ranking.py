@@ -94,7 +94,7 @@ def evaluate_ranking(scores: Scores, held_out: Any, seen: Any, *, k: int = 20) -
     held_out = drop_zeros(held_out - held_out.multiply(seen.astype(bool)))
     rows = np.flatnonzero(np.diff(held_out.indptr))
     if not rows.size:
-        raise ConfigError("held_out has no cells that are not in seen", argument="held_out")
+        raise ConfigError("held_out has only cells that were trained with, which are never ranked", argument="held_out")
     k = min(k, held_out.shape[1])
     tiers = _popularity_tiers(held_out, seen)
     hits_of_tier = np.zeros(len(POPULARITY))

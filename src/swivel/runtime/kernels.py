@@ -66,7 +66,12 @@ class _KernelCache(_FunctionCache):  # type: ignore[misc]
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep the machine code for a signature."""
         with self._disable_on_errors():
-            super().save_overload(sig, data)
+            try:
+                super().save_overload(sig, data)
+            except RuntimeError:
+                # numba has no machine code to keep if a signal came while LLVM returned it: Python discards exceptions
+                # in such callbacks. The next process compiles the kernel.
+                return
 
     @contextlib.contextmanager
     def _disable_on_errors(self) -> Iterator[None]:

@@ -31,6 +31,7 @@ from swivel.counts.block_layout import Layout
 from swivel.counts.cooccurrence.corpus_count import count_part, make_spec
 from swivel.counts.shards import CellArrays, RunFiles, gather_runs, merge_runs, open_cells, split_evenly
 from swivel.errors import ClusterError, ConfigError, CorpusError, MemoryBudgetError
+from swivel.runtime.numbers import plural
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import track
 from swivel.runtime.ray import IDLE_SECONDS, Node, await_nodes, connect, fetch, load_ray, take_results
@@ -116,7 +117,7 @@ class _RayCounter:
         # A compressed file is one piece of any size, so its task may take longer.
         self.idle_seconds += max(map(_cost_of, pieces)) / MIN_BYTES_PER_SECOND
 
-        self.progress.message(f"reading {len(files):,} files: {format_bytes(size)} of text in {len(pieces):,} pieces")
+        self.progress.message(f"reading {plural(len(files), 'file')}: {format_bytes(size)} of text in {plural(len(pieces), 'piece')}")
         return pieces
 
     def _remote(self, function: Callable[..., Any], **options: Any) -> Any:
