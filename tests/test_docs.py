@@ -232,7 +232,8 @@ def test_code_fits_on_a_page_without_scrolling() -> None:
 
 
 def test_all_notebooks_are_in_the_gallery_and_in_the_readme() -> None:
-    readme, gallery, site = ((ROOT / name).read_text("utf-8") for name in ("README.md", "docs/gallery.md", "mkdocs.yml"))
+    pages = ("README.md", "docs/gallery.md", "mkdocs.yml")
+    readme, gallery, site = ((ROOT / page).read_text("utf-8") for page in pages)
     for notebook in (ROOT / "examples").glob("*.ipynb"):
         assert f"(examples/{notebook.name})" in readme
         assert f"(gallery/{notebook.stem}.md)" in gallery

@@ -50,7 +50,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     files.append(File.generated(config, "changelog.md", content=changelog.replace("](docs/", "](")))
     for name in set(swivel.__all__) - {"__version__"}:
-        files.append(File.generated(config, f"api/{name}.md", content=f"---\ntitle: {name}\n---\n\n::: swivel.{name}\n"))
+        page = f"---\ntitle: {name}\n---\n\n::: swivel.{name}\n"
+        files.append(File.generated(config, f"api/{name}.md", content=page))
     return files
 
 

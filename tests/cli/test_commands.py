@@ -114,6 +114,15 @@ def test_training_a_table_says_how_to_recommend(swivel: Run, tmp_path: Path) -> 
     assert swivel(*command.split()[2:]).status == 0
 
 
+@pytest.mark.parametrize(("matrix", "vectors"), [("graph/matrix", "graph/vectors"), ("baskets", "baskets-vectors")])
+def test_import_names_a_folder_for_vectors_beside_the_matrix(
+    swivel: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, matrix: str, vectors: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = swivel("import", write(tmp_path / "t.tsv", "ann\ttea\t1\nbob\tjam\t2\n"), "-o", matrix)
+    assert ended.err.splitlines()[-1] == f"next: swivel train {matrix} -o {vectors}"
+
+
 def test_demo_keeps_its_vectors(swivel: Run, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     shorten_demo(monkeypatch, text)

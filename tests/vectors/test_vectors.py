@@ -194,6 +194,17 @@ def test_analogy_equals_a_naive_loop(method: str) -> None:
         assert answers[0].similarity == pytest.approx(scores[answers[0].token], rel=1e-4)
 
 
+def test_a_number_is_a_label_such_as_a_node_of_networkx() -> None:
+    values = np.array([[1, 0], [0.8, 0.6], [0, 1]], np.float32)
+    vectors = Vectors(VectorTable(Vocabulary(["0", "33", "7"]), values))
+
+    assert vectors.nearest(0, 1)[0].token == vectors.nearest(np.int64(0), 1)[0].token == "33"
+    assert vectors.similarity(0, 33) == pytest.approx(0.8)
+    assert vectors.similarity(0, 33) == vectors.similarity("0", "33")
+    with pytest.raises(UnknownToken, match="'8' is not in the vocabulary"):
+        vectors.nearest(8)
+
+
 def test_invalid_queries_raise_errors() -> None:
     vectors = make_vectors()
 
@@ -209,7 +220,7 @@ def test_invalid_queries_raise_errors() -> None:
         vectors.nearest(np.ones(2))
     with pytest.raises(ConfigError, match="finite"):
         vectors.nearest(np.array([np.nan, 0, 0]))
-    for query in (["king", 1.0], ["king", object()], 3):
+    for query in (["king", 1.0], ["king", object()], 3.5, True):
         with pytest.raises(ConfigError, match="a query must be a token, a vector, or a list of them"):
             vectors.nearest(query)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="restrict_vocab must be a positive integer, got 0"):

@@ -98,7 +98,7 @@ def import_(sources: tuple[str, ...], output: str, options: RunOptions, **settin
     from swivel.counts.importers import import_counts
 
     report_matrix(import_counts(list(sources), output, options=options, **settings), output)
-    options.progress.message(next_command("train", Path(output), "-o", "vectors"))
+    options.progress.message(next_command("train", Path(output), "-o", _name_vectors(output)))
 
 
 @cli.command(cls=Command)
@@ -119,7 +119,17 @@ def add(matrices: tuple[str, ...], output: str, options: RunOptions) -> None:
     from swivel.pipeline.add import add as add_matrices
 
     report_matrix(add_matrices(*matrices, out=output, options=options), output)
-    options.progress.message(next_command("train", Path(output), "--init", "VECTORS", "-o", "vectors"))
+    options.progress.message(next_command("train", Path(output), "--init", "VECTORS", "-o", _name_vectors(output)))
+
+
+def _name_vectors(matrix: str) -> str:
+    """Return a folder for the vectors of a matrix, beside it, where other commands look for the matrix.
+
+    >>> _name_vectors("work/matrix"), _name_vectors("baskets")
+    ('work/vectors', 'baskets-vectors')
+    """
+    path = Path(matrix)
+    return str(path.with_name("vectors" if path.name == "matrix" else f"{path.name}-vectors"))
 
 
 @cli.command(cls=Command)

@@ -14,12 +14,13 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from swivel.corpus.vocabulary import to_label
 from swivel.errors import ConfigError
 from swivel.runtime.parallel import run_in_chunks
 from swivel.runtime.resources import check_libraries, check_memory, count_cores
 
 Floats = NDArray[np.float32]
-Query = str | Iterable[str] | Iterable[str | NDArray[Any]] | NDArray[Any]
+Query = str | int | Iterable[str] | Iterable[str | NDArray[Any]] | NDArray[Any]
 Term: TypeAlias = Any  # a token, or a vector: an array or a sequence of numbers
 
 LABEL_BYTES = 150  # memory of a label in a vocabulary, with its entries in dictionaries
@@ -240,11 +241,13 @@ def as_tokens(query: Query) -> tuple[str, ...] | None:
 
 
 def as_terms(query: Query) -> tuple[Term, ...]:
-    """Return the tokens and vectors that a query adds.
+    """Return the tokens and vectors that a query adds. A number is a label, such as a node of a graph.
 
-    >>> as_terms("king"), as_terms(["king", "queen"]), as_terms([0.6, 0.8])
-    (('king',), ('king', 'queen'), ((0.6, 0.8),))
+    >>> as_terms("king"), as_terms(["king", "queen"]), as_terms([0.6, 0.8]), as_terms(7)
+    (('king',), ('king', 'queen'), ((0.6, 0.8),), ('7',))
     """
+    if isinstance(query, (int, np.integer)):
+        return (to_label(query),)
     if not isinstance(query, Iterable) or isinstance(query, str):
         return (query,)
     if isinstance(query, np.ndarray) and query.dtype.kind not in "OTU":

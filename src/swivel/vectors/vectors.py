@@ -179,8 +179,8 @@ class Vectors(GensimNames):
         tokens = as_tokens(token)
         if tokens is None:
             raise UnknownToken(
-                f"an index must be a token or a list of tokens, got {type(token).__name__}: the vector of row n is "
-                "vectors.vectors[n], its token vectors.vocabulary[n]"
+                f"an index must be a token or a list of tokens, such as '7', got {type(token).__name__}: the vector of "
+                "row n is vectors.vectors[n], its token vectors.vocabulary[n]"
             )
         return np.asarray(self.vectors[self.find_rows(tokens)])
 

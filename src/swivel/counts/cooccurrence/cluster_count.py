@@ -117,7 +117,8 @@ class _RayCounter:
         # A compressed file is one piece of any size, so its task may take longer.
         self.idle_seconds += max(map(_cost_of, pieces)) / MIN_BYTES_PER_SECOND
 
-        self.progress.message(f"reading {plural(len(files), 'file')}: {format_bytes(size)} of text in {plural(len(pieces), 'piece')}")
+        text = f"{format_bytes(size)} of text in {plural(len(pieces), 'piece')}"
+        self.progress.message(f"reading {plural(len(files), 'file')}: {text}")
         return pieces
 
     def _remote(self, function: Callable[..., Any], **options: Any) -> Any:
