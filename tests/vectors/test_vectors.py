@@ -197,8 +197,9 @@ def test_analogy_equals_a_naive_loop(method: str) -> None:
 def test_a_number_is_a_label_such_as_a_node_of_networkx() -> None:
     values = np.array([[1, 0], [0.8, 0.6], [0, 1]], np.float32)
     vectors = Vectors(VectorTable(Vocabulary(["0", "33", "7"]), values))
+    node: Any = np.int64(0)
 
-    assert vectors.nearest(0, 1)[0].token == vectors.nearest(np.int64(0), 1)[0].token == "33"
+    assert vectors.nearest(0, 1)[0].token == vectors.nearest(node, 1)[0].token == "33"
     assert vectors.similarity(0, 33) == pytest.approx(0.8)
     assert vectors.similarity(0, 33) == vectors.similarity("0", "33")
     with pytest.raises(UnknownToken, match="'8' is not in the vocabulary"):
