@@ -519,7 +519,13 @@ def test_tables_with_a_header_and_chosen_fields_are_read(folders: Path, tmp_path
     cells = (folders / "held.tsv").read_text()
     (tmp_path / "held.tsv").write_text(f"who\twhat\ttimes\n{cells}")
     words = ["evaluate", str(folders / "vectors"), "--held-out"]
-    assert call(*words, str(tmp_path / "held.tsv"), "--header") == call(*words, str(folders / "held.tsv"))
+    report = call(*words, str(folders / "held.tsv"))
+    assert call(*words, str(tmp_path / "held.tsv"), "--header") == report
+
+    pandas.read_csv(tmp_path / "held.tsv", sep="\t").pivot_table("times", "who", "what", fill_value=0).to_csv(
+        tmp_path / "crosstab.csv"
+    )
+    assert call(*words, str(tmp_path / "crosstab.csv"), "--format", "crosstab") == report
 
 
 def test_command_evaluates_held_out_cells(folders: Path) -> None:
