@@ -306,7 +306,7 @@ def table() -> Figures:
     [
         # .313 to .315; STRENGTH 3: .220, STRENGTH .2: .242, UNSEEN_GAP 3: .274
         ("all", 0.307),
-        # .200 to .205, with 100 links for each column .216; STRENGTH 3: .000, UNSEEN_GAP 3: .020, decay_power 0: .163, STRENGTH .2: .162
+        # .200 to .205 (100 links: .216); STRENGTH 3: .000, UNSEEN_GAP 3: .020, decay_power 0: .163, STRENGTH .2: .162
         ("middle", 0.193),
         # .302 to .307; STRENGTH 3: .220, STRENGTH .2: .253, UNSEEN_GAP 3: .267
         ("new users", 0.29),
