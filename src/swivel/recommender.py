@@ -36,9 +36,10 @@ KINDS = ("pmi", "log_count", "ranking")
 REASONS = 3  # columns in `because_of`
 SHOWN_LABELS = 5  # of those that a warning is about
 # The links between columns: experiments/tables.md.
-LINK_WEIGHT = 3.0
-LINKS_PER_COLUMN = 100
+LINK_WEIGHT = 4.0
+LINKS_PER_COLUMN = 1_000
 MAX_LINKED_COLUMNS = 5_000  # a dense matrix of them is inverted
+_COLUMNS_PER_PIECE = 512  # whose links are selected at a time
 EXTENSION_ROUNDS = 3  # the vectors that are new know each other from the second one on: experiments/tables.md
 
 
@@ -72,10 +73,14 @@ def find_links(seen: Any) -> Any:
     weights /= -np.diag(weights)
     np.fill_diagonal(weights, 0)
 
-    if len(weights) > LINKS_PER_COLUMN:
-        sizes = np.abs(weights)
-        weights[sizes < np.partition(sizes, -LINKS_PER_COLUMN, axis=0)[-LINKS_PER_COLUMN]] = 0
-    return scipy.sparse.csr_array(weights.astype(np.float32))
+    pieces = []
+    for start in range(0, len(weights), _COLUMNS_PER_PIECE):
+        piece = weights[:, start : start + _COLUMNS_PER_PIECE].astype(np.float32)
+        if len(piece) > LINKS_PER_COLUMN:
+            sizes = np.abs(piece)
+            piece[sizes < np.partition(sizes, -LINKS_PER_COLUMN, axis=0)[-LINKS_PER_COLUMN]] = 0
+        pieces.append(scipy.sparse.csc_array(piece))
+    return scipy.sparse.csr_array(scipy.sparse.hstack(pieces))
 
 
 class ColumnRanking:
@@ -110,8 +115,7 @@ class ColumnRanking:
         `cells` is a csr matrix of the cells of the rows, if they are known.
         """
         scores = np.asarray(rows @ self._columns.T + self._biases)
-        linked = self._follow_links(cells)
-        return scores if linked is None else scores + linked.toarray()
+        return scores if self.links is None or cells is None else scores + self._follow_links(cells)
 
     def find_best(
         self,
@@ -133,14 +137,13 @@ class ColumnRanking:
         excluded: Iterable[Any] = repeat(())
         if seen is not None:
             excluded = (seen.indices[start:stop] for start, stop in pairwise(seen.indptr))
-        linked = self._follow_links(cells)
-        return best_rows(self._columns, rows, count, biases=biases, excluded=excluded, added=linked)
+        # Of some rows at a time: what links add to the scores of all rows may be as large as the scores.
+        added = None if self.links is None or cells is None else lambda part: self._follow_links(cells[part])
+        return best_rows(self._columns, rows, count, biases=biases, excluded=excluded, added=added)
 
-    def _follow_links(self, cells: Any) -> Any:
-        """Return what the links from the cells of some rows add to their scores, a csr matrix, or None."""
-        if self.links is None or cells is None:
-            return None
-        return np.float32(LINK_WEIGHT) * (cells.astype(bool).astype(np.float32) @ self.links)
+    def _follow_links(self, cells: Any) -> Floats:
+        """Return what the links from the cells of some rows add to their scores."""
+        return np.asarray(LINK_WEIGHT * (cells.astype(bool).astype(np.float32) @ self.links).toarray())
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +265,7 @@ class Recommender:
         swapped.T = self
         return swapped
 
-    def extend(self, table: Any) -> Recommender:
+    def extend(self, table: Any, **settings: Any) -> Recommender:
         """Return a recommender that also has the new rows and columns of a table.
 
         New columns are folded into the rows, then the rows that have cells in the table into the columns, and both
@@ -273,6 +276,8 @@ class Recommender:
         ----------
         table
             A matrix, its folder, or what `swivel.import_counts` reads, such as a data frame.
+        settings
+            Of `swivel.import_counts`, such as `fields`.
 
         Examples
         --------
@@ -284,7 +289,7 @@ class Recommender:
         >>> sorted(each.label for each in extended.recommend("eve", 3))
         ['beer', 'crackers', 'nuts']
         """
-        table = open_table(table)
+        table = open_table(table, **settings)
         rows = _join(self.vectors.vocabulary, table.rows)
         columns = _join(self._columns.vocabulary, table.columns)
         row_ids = np.array([rows.ids[label] for label in table.rows], np.int64)
@@ -353,14 +358,14 @@ class Recommender:
         return self._describe(best[0], scores[0], counts)
 
     def recommend_table(
-        self, table: Any, count: int = 10, *, exclude_seen: bool = True
+        self, table: Any, count: int = 10, *, exclude_seen: bool = True, **settings: Any
     ) -> dict[str, list[Recommendation]]:
         """Return the best columns for each row of a table of new rows, by its label.
 
-        `table` is a matrix, its folder, or what `swivel.import_counts` reads, such as a data frame. Unknown columns are
+        `table` is a matrix, its folder, or what `swivel.import_counts` reads, with its `settings`. Unknown columns are
         left out with a warning.
         """
-        table = open_table(table)
+        table = open_table(table, **settings)
         # Labels are matched by name: the table may have its columns in another order.
         column_ids = _find_known(self._columns.vocabulary, table.columns, "column")
         shape = table.shape[0], len(self._columns.vocabulary)
@@ -434,18 +439,19 @@ class Recommender:
         """Return the scores of some known rows, by number, with all columns, as `evaluate_ranking` takes them."""
         return self.ranking.score(self.vectors.rows[rows], self._cells_of(rows))
 
-    def evaluate(self, held_out: Any, *, k: int = 20) -> RankingReport:
+    def evaluate(self, held_out: Any, *, k: int = 20, **settings: Any) -> RankingReport:
         """Rank the columns that known rows lack and compare the first k with held-out cells of the same rows.
 
-        `held_out` is a matrix, its folder, or what `swivel.import_counts` reads, such as a data frame. Unknown rows and
-        columns, which cannot be ranked, are left out with a warning; `extend` adds them. Needs `matrix`.
+        `held_out` is a matrix, its folder, or what `swivel.import_counts` reads, with its `settings`, such as `fields`
+        of a data frame. Unknown rows and columns, which cannot be ranked, are left out with a warning; `extend` adds
+        them. Needs `matrix`.
         """
         if self.matrix is None:
             raise ConfigError(
                 "matrix is needed to leave out the cells that were trained with: pass it", argument="matrix"
             )
         seen = self._seen
-        table = open_table(held_out)
+        table = open_table(held_out, **settings)
         row_ids = _find_known(self.vectors.vocabulary, table.rows, "row")
         column_ids = _find_known(self._columns.vocabulary, table.columns, "column")
         return evaluate_ranking(self.score_rows, _place_cells(table, row_ids, column_ids, seen.shape), seen, k=k)
@@ -471,7 +477,7 @@ class Recommender:
                 argument="matrix",
             )
         if not isinstance(self.matrix, Matrix):
-            return scipy.sparse.csr_array(self.matrix)
+            return drop_zeros(self.matrix)
         # Counts of walks say who is near, the edges who is a neighbor.
         edges = self.matrix.edges
         return scipy.sparse.csr_array(self.matrix.to_scipy() if edges is None else edges)

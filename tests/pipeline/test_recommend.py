@@ -23,7 +23,10 @@ from swivel.cli import cli
 from swivel.counts import open_matrix
 from swivel.errors import ConfigError, SwivelWarning, UnknownToken
 from swivel.estimator import SwivelEmbedding
+from swivel.pipeline.train import fit_sparse
 from swivel.recommender import ColumnRanking, Recommendation, Recommender, default_popularity, find_links
+from swivel.runtime.options import RunOptions
+from swivel.runtime.progress import SILENT
 from swivel.training.table_settings import choose_popularity
 from swivel.vectors import search
 
@@ -516,7 +519,13 @@ def test_tables_with_a_header_and_chosen_fields_are_read(folders: Path, tmp_path
     cells = (folders / "held.tsv").read_text()
     (tmp_path / "held.tsv").write_text(f"who\twhat\ttimes\n{cells}")
     words = ["evaluate", str(folders / "vectors"), "--held-out"]
-    assert call(*words, str(tmp_path / "held.tsv"), "--header") == call(*words, str(folders / "held.tsv"))
+    report = call(*words, str(folders / "held.tsv"))
+    assert call(*words, str(tmp_path / "held.tsv"), "--header") == report
+
+    pandas.read_csv(tmp_path / "held.tsv", sep="\t").pivot_table("times", "who", "what", fill_value=0).to_csv(
+        tmp_path / "crosstab.csv"
+    )
+    assert call(*words, str(tmp_path / "crosstab.csv"), "--format", "crosstab") == report
 
 
 def test_command_evaluates_held_out_cells(folders: Path) -> None:
@@ -561,6 +570,7 @@ def test_a_column_keeps_its_largest_links(monkeypatch: pytest.MonkeyPatch) -> No
     table = scipy.sparse.csr_array((np.random.default_rng(3).random((60, 8)) < 0.4).astype(float))
     all_links = np.abs(find_links(table).toarray())
     monkeypatch.setattr("swivel.recommender.LINKS_PER_COLUMN", 3)
+    monkeypatch.setattr("swivel.recommender._COLUMNS_PER_PIECE", 3)
     few_links = np.abs(find_links(table).toarray())
     np.testing.assert_array_equal((few_links > 0).sum(axis=0), 3)
     np.testing.assert_allclose(np.sort(few_links, axis=0)[-3:], np.sort(all_links, axis=0)[-3:])
@@ -590,6 +600,54 @@ def test_links_know_pairs_that_vectors_of_one_dimension_do_not() -> None:
     assert linked.recommend({"a3": 1, "a7": 1}, 2)[0].label in ("b3", "b7")
     new_ids, _ = linked.recommend_each(matrix.to_scipy()[[matrix.rows.id("new")]], 2)
     assert set(new_ids[0].tolist()) == set(ids[0].tolist())
+
+
+def test_links_are_followed_for_some_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix = make_pairs()
+    linked = swivel.Recommender(swivel.train(matrix, recipe="table", dim=1), matrix)
+    expected, scores = linked.recommend_known(count=3)
+    sizes = []
+
+    def follow(ranking: ColumnRanking, cells: Any) -> Any:
+        sizes.append(cells.shape[0])
+        return follow_links(ranking, cells)
+
+    follow_links = ColumnRanking._follow_links
+    monkeypatch.setattr(ColumnRanking, "_follow_links", follow)
+    monkeypatch.setattr(search, "_MAX_SCORES", 1)
+    monkeypatch.setattr(search, "_MIN_QUERIES", 100)
+    ids, in_parts = linked.recommend_known(count=3)
+    np.testing.assert_array_equal(ids, expected)
+    np.testing.assert_allclose(in_parts, scores, rtol=1e-5)
+    assert max(sizes) == 100
+    assert sum(sizes) == matrix.shape[0]
+
+
+def test_cells_with_the_count_zero_are_recommended_for_known_rows() -> None:
+    counts = scipy.sparse.csr_array(np.kron(np.eye(3), np.ones((6, 4))))
+    vectors = fit_sparse(counts, options=RunOptions(progress=SILENT), dim=2)
+    plain = swivel.Recommender(vectors, counts)
+    counts = counts.copy()
+    counts.data[0] = 0.0
+    assert [each.label for each in swivel.Recommender(vectors, counts).recommend("0", 1)] == ["0"]
+    assert "0" not in [each.label for each in plain.recommend("0", 8)]
+
+
+def test_data_frames_of_many_columns_are_read_with_fields() -> None:
+    frame = pandas.DataFrame(make_cells(), columns=["who", "what", "count"])
+    frame["day"] = np.arange(len(frame)) % 7
+    known, later = swivel.split_table(frame, by="time", times="day")
+    fields = "who,what,count"
+    matrix = swivel.import_counts(known, fields=fields)
+    recommender = Recommender(swivel.train(matrix, dim=8, backend="cpu", dtype="float32"), matrix)
+    few = later[["who", "what", "count"]]
+    assert recommender.evaluate(later, fields=fields) == recommender.evaluate(few)
+    assert recommender.recommend_table(later, 2, fields=fields) == recommender.recommend_table(few, 2)
+    assert (
+        recommender.extend(later, fields=fields).vectors.rows.tolist() == recommender.extend(few).vectors.rows.tolist()
+    )
+    with pytest.raises(ConfigError, match="fields is for tables that are imported, not for a matrix: omit it"):
+        recommender.evaluate(matrix, fields=fields)
 
 
 def test_links_are_for_known_tables_of_few_columns(monkeypatch: pytest.MonkeyPatch) -> None:

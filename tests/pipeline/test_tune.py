@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 from click.testing import CliRunner
 
 import swivel
@@ -75,6 +76,20 @@ def test_the_best_fit_is_trained_and_recorded(table: swivel.Matrix, tmp_path: Pa
     assert Recommender(plain).ranking.popularity == usual.config["ranking"]["popularity"]
     vectors.save(tmp_path / "saved")
     assert Recommender(tmp_path / "saved").ranking.popularity == best.popularity
+
+
+def test_fits_are_ranked_with_links_as_by_a_recommender(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Every column has a partner in the same rows, which a vector of one dimension does not know.
+    pairs = np.random.default_rng(1).random((300, 20)) < 0.15
+    counts = scipy.sparse.csr_array(np.repeat(pairs, 2, axis=1).astype(float))
+
+    def tuned_recall() -> float:
+        fit = fit_sparse(counts, options=RunOptions(), tune=True, dim=1, epochs=3)
+        return max(float(trial["recall"]) for trial in fit.facts["tuning"]["trials"])
+
+    linked = tuned_recall()
+    monkeypatch.setattr(tune, "MAX_LINKED_COLUMNS", 39)
+    assert linked > 0.9 > tuned_recall()
 
 
 def test_the_same_seed_gives_the_same_search(table: swivel.Matrix, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from swivel.runtime.resources import check_libraries
 from swivel.storage.output_folder import check_format, check_output_file, refuse_overlap
 from swivel.vectors.formats import find_vectors
 
-USED_WITH_TABLES = {"held_out", "matrix", "fields", "header", "k"}
+USED_WITH_TABLES = {"held_out", "matrix", "format", "fields", "header", "k"}
 USED_WITH_LINKS = {"links", "matrix", "fields", "header", "hits"}
 USED_WITH_LABELS = {"labels", "fields", "header", "splits"}
 USED_WITH_TEXTS = {"texts", "sets", "data", "markdown"}
@@ -84,6 +84,7 @@ def evaluate(
     labels: str | None,
     splits: int,
     matrix: str | None,
+    format: str | None,
     fields: str | None,
     header: bool | None,
     texts: bool,
@@ -108,7 +109,7 @@ def evaluate(
         from swivel.recommender import Recommender
 
         recommender = Recommender(open_vectors(vectors), matrix)
-        cells = import_counts(held_out, options=options, fields=fields, header=header)
+        cells = import_counts(held_out, options=options, format=format, fields=fields, header=header)
         _show_ranking(recommender.evaluate(cells, k=k))
         return
 

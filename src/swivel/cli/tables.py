@@ -30,7 +30,7 @@ from swivel.storage.output_folder import check_output_file
 matrix_option = click.option(
     "--matrix", metavar="DIR", help="the matrix that the vectors were trained on  [default: that of the same run]"
 )
-table_options = config_options(ImportConfig, only=("fields", "header"))
+table_options = config_options(ImportConfig, only=("format", "fields", "header"))
 TEXT_FIELDS = tuple(field.name for field in dataclasses.fields(CorpusConfig) if field.name != "phrases")
 
 
@@ -165,7 +165,7 @@ def recommend(
     swivel recommend work/vectors jam --side columns          who would like jam?
     """
     if source is None:
-        refuse_idle_options(lambda name: name in ("fields", "header"), where="without --for")
+        refuse_idle_options(lambda name: name in ("format", "fields", "header"), where="without --for")
     # Importing the recommender loads numba, which ends the process without a word if memory is too small.
     check_libraries("recommending")
     from swivel.counts.importers import import_counts

@@ -143,13 +143,14 @@ def _popularity_tiers(held_out: Any, seen: Any) -> NDArray[np.intp]:
     return tiers
 
 
-def open_table(table: Any) -> Matrix:
-    """Return a table as a matrix: a matrix, the folder of one, or anything that `swivel.import_counts` reads."""
-    if isinstance(table, Matrix):
-        return table
-    if isinstance(table, (str, Path)) and (Path(table) / MANIFEST).exists():
-        return open_matrix(table)
-    return import_counts(table)
+def open_table(table: Any, **settings: Any) -> Matrix:
+    """Return a table as a matrix: a matrix, the folder of one, or what `swivel.import_counts` reads with settings."""
+    is_matrix = isinstance(table, Matrix)
+    if not is_matrix and not (isinstance(table, (str, Path)) and (Path(table) / MANIFEST).exists()):
+        return import_counts(table, **settings)
+    for name in settings:
+        raise ConfigError(f"{name} is for tables that are imported, not for a matrix: omit it", argument=name)
+    return table if is_matrix else open_matrix(table)
 
 
 def split_table(

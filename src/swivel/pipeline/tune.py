@@ -20,9 +20,9 @@ import scipy.sparse
 from swivel.config import TrainConfig, result_settings, settings_of
 from swivel.counts import Matrix
 from swivel.errors import ConfigError, FolderExists
-from swivel.evaluation.table_ranking import evaluate_ranking, split_table
+from swivel.evaluation.table_ranking import Scores, evaluate_ranking, split_table
 from swivel.pipeline.train import TUNING, fit_sparse
-from swivel.recommender import Recommender
+from swivel.recommender import MAX_LINKED_COLUMNS, ColumnRanking, find_links
 from swivel.runtime.numbers import plural
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT, track
@@ -30,8 +30,9 @@ from swivel.runtime.resources import find_rank
 from swivel.storage.files import write_file
 from swivel.storage.manifest import MANIFEST, fingerprint, read_manifest, read_record, seal, unseal
 from swivel.training.table_settings import drop_empty, find_weight_decay, is_table
+from swivel.vectors import Vectors
 
-VERSION = 2  # of the search, in the identity of its record
+VERSION = 3  # of the search, in the identity of its record
 HELD_OUT = 0.1  # share of the cells
 MAX_ROWS = 50_000  # to train on; of a larger table, so many random rows
 MAX_RANKED_ROWS = 5_000
@@ -187,6 +188,8 @@ class _Search:
         is_ranked[rng.permutation(rows)[:MAX_RANKED_ROWS]] = True
         self.held_out = scipy.sparse.csr_array(held_out.multiply(is_ranked[:, None]))
 
+        # They do not depend on what is tuned.
+        self.links = find_links(self.train) if counts.shape[1] <= MAX_LINKED_COLUMNS else None
         self.settings = settings_of(settings, TrainConfig)
         self.options = dataclasses.replace(options, progress=SILENT, overwrite=False, report=False, ray=None)
         # The factors of the search multiply the weight decay of the part that is trained on.
@@ -199,9 +202,15 @@ class _Search:
         fit = fit_sparse(self.train, options=self.options, **{**self.settings, "weight_decay": weight_decay})
         trials = []
         for popularity in (fit.settings["ranking"]["popularity"], *POPULARITIES):
-            report = evaluate_ranking(Recommender(fit, popularity=popularity).score_rows, self.held_out, self.train)
+            report = evaluate_ranking(self._rank(fit, popularity), self.held_out, self.train)
             trials.append(Trial(exponent, popularity, round(report.recall, 6), round(report.ndcg, 6)))
         return max(trials, key=lambda trial: trial.score)
+
+    def _rank(self, fit: Vectors, popularity: float) -> Scores:
+        """Return what scores rows as a `Recommender` of the vectors does."""
+        assert fit.columns is not None and fit.column_sums is not None
+        ranking = ColumnRanking(fit.columns, fit.column_sums, len(fit), popularity, self.links)
+        return lambda rows: ranking.score(fit.rows[rows], self.train[rows])
 
 
 def tuned_weight_decay(config: TrainConfig, tuning: Tuning) -> float:

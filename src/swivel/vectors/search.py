@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -136,14 +136,13 @@ def best_rows(
     *,
     biases: Floats,
     excluded: Iterable[Sequence[int] | NDArray[Any]],
-    added: Any = None,
+    added: Callable[[slice], Floats] | None = None,
     factors: Iterable[Floats | None] = (),
 ) -> tuple[NDArray[np.intp], Floats]:
     """Return ids and scores of the rows with the highest dot product with each query + bias, as `best_of_each` does.
 
-    Rows with the bias -inf, and for each query the rows in `excluded`, are left out. `added` is a csr matrix that is
-    added to the products, of shape (len(queries), len(rows)); `factors`, of the rows for
-    each query, multiply the products.
+    Rows with the bias -inf, and for each query the rows in `excluded`, are left out. `factors`, of the rows for each
+    query, multiply the products; `added` returns what is added to those of some queries.
     """
     # The scores of a batch bound the memory. With too few queries in it, a product only waits for the table.
     batch = max(_MAX_SCORES // max(len(rows), 1), _MIN_QUERIES)
@@ -164,7 +163,7 @@ def best_rows(
             if factor is not None:
                 line *= factor
         if added is not None:
-            scores += added[start : start + batch].toarray()
+            scores += added(slice(start, start + batch))
         for line, left_out in zip(scores, remaining, strict=False):
             line[np.asarray(left_out, np.intp)] = -np.inf
         parts.append(best_of_each(scores, biases, count))
