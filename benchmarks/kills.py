@@ -63,7 +63,6 @@ SERVED_KINDS = ("worker", "worker", "worker", "server", "server", "driver")
 ROTATED_KINDS = ("rank", "rank", "rank", "node", "driver")
 COPY_SECONDS = 2.0  # between two copies of the parameters with rotation
 NODE = {"num_cpus": 1, "object_store_memory": 100 << 20}
-LIMIT_SECONDS = 600  # for one run: more is a hang
 
 
 class Audited(AsyncExecutor):
@@ -205,12 +204,19 @@ class Nodes:
         from ray.cluster_utils import Cluster
 
         self.cluster = Cluster(initialize_head=True, head_node_args={**NODE, "num_cpus": 0, "include_dashboard": False})
-        self.others = [self.cluster.add_node(**NODE) for _ in range(2)]
+        self.others = [self._add() for _ in range(2)]
+
+    def _add(self) -> Any:
+        """Start a node: Ray gives up after 30 s, which is not enough on a busy machine."""
+        for _ in range(9):
+            with contextlib.suppress(Exception):
+                return self.cluster.add_node(**NODE)
+        raise OSError("no node has started")
 
     def lose(self, number: int) -> None:
         """Kill a node and all its processes; another one joins."""
         self.cluster.remove_node(self.others.pop(number), allow_graceful=False)
-        self.others.append(self.cluster.add_node(**NODE))
+        self.others.append(self._add())
 
 
 def run_once(
@@ -224,7 +230,7 @@ def run_once(
     losses: list[dict[str, Any]] = []
     started, life, lives = time.monotonic(), Life(matrix, folder, address, servers, epochs, losses), 1
     next_kill = time.monotonic()
-    while life.process.poll() is None and time.monotonic() - started < LIMIT_SECONDS:
+    while life.process.poll() is None and time.monotonic() - started < options.limit:
         time.sleep(0.02)
         if sum(done.values()) < kills and life.has_stepped.is_set() and time.monotonic() >= next_kill:
             kind = rng.choice(kinds)
@@ -254,6 +260,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60, help="begin no more runs after this time")
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--each", type=int, default=8, help="kills in a run")
+    parser.add_argument("--limit", type=float, default=600, help="seconds of a run: more is a hang")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--calm", type=int, default=2, help="runs that nobody disturbs")
     parser.add_argument("--words", type=int, default=2048)
