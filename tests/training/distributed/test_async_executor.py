@@ -176,7 +176,7 @@ def test_servers_that_are_always_lost_when_they_are_read_end_the_run(
     monkeypatch.setattr(ServerPool, "save", lose)
     monkeypatch.setattr(async_executor, "now", lambda: time.monotonic() + seconds)
     executor = AsyncExecutor(address, ClusterConfig(workers=1))
-    with pytest.raises(ClusterError, match=r"servers were lost 6 times, without a new block .*Actor.*; run the same"):
+    with pytest.raises(ClusterError, match=r"servers were lost 6 times, without a new block .*actor died.*; run"):
         train_matrix(planted, CONFIG, folder=tmp_path, threads=1, executor=executor)
 
 
