@@ -45,7 +45,7 @@ from swivel.training.distributed.async_executor import AsyncExecutor
 from swivel.training.distributed.ray_ring import RayRingExecutor
 from swivel.training.executor import CompletedSteps
 from swivel.training.loop import train_matrix
-from swivel.training.schedule import Block
+from swivel.training.schedule import Block, rounds_for_ranks
 
 MEASURES = (
     "swivel.training.distributed.ray_ring",
@@ -63,7 +63,6 @@ SERVED_KINDS = ("worker", "worker", "worker", "server", "server", "driver")
 ROTATED_KINDS = ("rank", "rank", "rank", "node", "driver")
 COPY_SECONDS = 2.0  # between two copies of the parameters with rotation
 NODE = {"num_cpus": 1, "object_store_memory": 100 << 20}
-LIMIT_SECONDS = 600  # for one run: more is a hang
 
 
 class Audited(AsyncExecutor):
@@ -86,16 +85,11 @@ class Audited(AsyncExecutor):
 
 
 class Counting(RayRingExecutor):
-    """Counts how often ranks were started again, and how much work that cost at most."""
+    """Says how old the copy of the parameters was, and how many rounds were repeated, whenever ranks were lost."""
 
-    restores = 0
-    seconds_lost = 0.0
-
-    def _start(self, error: ClusterError | None = None) -> None:
-        if error is not None:
-            self.restores += 1
-            self.seconds_lost = max(self.seconds_lost, time.monotonic() - self._copied)
-        super()._start(error)
+    def _report_loss(self, error: ClusterError) -> None:
+        say(copy_seconds=time.monotonic() - self._copied, lost_rounds=len(self._rounds))
+        super()._report_loss(error)
 
 
 class Beats(Progress, Task):
@@ -130,10 +124,14 @@ def drive(matrix: str, folder: str, address: str, servers: str, epochs: str) -> 
     trained = train_matrix(opened, settings, folder=Path(folder), threads=1, progress=Beats(), executor=workers)
     assert trained is not None
     whole = all(loss.observed_cells == opened.cell_count for loss in trained.history)
-    names = "audits", "restores", "seconds_lost"
-    found = {name: getattr(workers, name) for name in names if hasattr(workers, name)}
     bits = hashlib.sha256(trained.rows.tobytes() + trained.columns.tobytes()).hexdigest()
-    say(loss=trained.history[-1].mean, epochs=len(trained.history), whole=whole, bits=bits, **found)
+    say(
+        loss=trained.history[-1].mean,
+        epochs=len(trained.history),
+        whole=whole,
+        bits=bits,
+        audits=getattr(workers, "audits", 0),
+    )
 
 
 def make_matrix(words: int) -> Matrix:
@@ -168,12 +166,15 @@ def find_processes(kind: str) -> list[int]:
 class Life:
     """The command, once."""
 
-    def __init__(self, matrix: Matrix, folder: Path, address: str, servers: int, epochs: int) -> None:
+    def __init__(
+        self, matrix: Matrix, folder: Path, address: str, servers: int, epochs: int, losses: list[dict[str, Any]]
+    ) -> None:
         drive_arguments = str(matrix.path), str(folder), address, str(servers), str(epochs)
         arguments = [sys.executable, __file__, "--drive", *drive_arguments]
         with (folder.parent / "kills-errors.txt").open("ab") as errors:
             self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=errors, text=True)
         self.has_stepped, self.last = threading.Event(), dict[str, Any]()
+        self.losses = losses  # of all lives
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
 
@@ -182,7 +183,10 @@ class Life:
         for line in self.process.stdout:
             if line.startswith("{"):  # Ray prints, too.
                 self.last = json.loads(line)
-                self.has_stepped.set()
+                if "copy_seconds" in self.last:
+                    self.losses.append(self.last)
+                else:
+                    self.has_stepped.set()
 
     def end(self) -> bool:
         """Return whether it ended well; one that runs is killed."""
@@ -200,12 +204,19 @@ class Nodes:
         from ray.cluster_utils import Cluster
 
         self.cluster = Cluster(initialize_head=True, head_node_args={**NODE, "num_cpus": 0, "include_dashboard": False})
-        self.others = [self.cluster.add_node(**NODE) for _ in range(2)]
+        self.others = [self._add() for _ in range(2)]
+
+    def _add(self) -> Any:
+        """Start a node: Ray gives up after 30 s, which is not enough on a busy machine."""
+        for _ in range(9):
+            with contextlib.suppress(Exception):
+                return self.cluster.add_node(**NODE)
+        raise OSError("no node has started")
 
     def lose(self, number: int) -> None:
         """Kill a node and all its processes; another one joins."""
         self.cluster.remove_node(self.others.pop(number), allow_graceful=False)
-        self.others.append(self.cluster.add_node(**NODE))
+        self.others.append(self._add())
 
 
 def run_once(
@@ -216,9 +227,10 @@ def run_once(
     kinds, address, epochs = SERVED_KINDS if servers else ROTATED_KINDS, nodes.cluster.address, options.epochs
     shutil.rmtree(folder, ignore_errors=True)
     done: Counter[str] = Counter()
-    started, life, lives = time.monotonic(), Life(matrix, folder, address, servers, epochs), 1
+    losses: list[dict[str, Any]] = []
+    started, life, lives = time.monotonic(), Life(matrix, folder, address, servers, epochs, losses), 1
     next_kill = time.monotonic()
-    while life.process.poll() is None and time.monotonic() - started < LIMIT_SECONDS:
+    while life.process.poll() is None and time.monotonic() - started < options.limit:
         time.sleep(0.02)
         if sum(done.values()) < kills and life.has_stepped.is_set() and time.monotonic() >= next_kill:
             kind = rng.choice(kinds)
@@ -233,10 +245,12 @@ def run_once(
             next_kill = time.monotonic() + rng.uniform(0.05, 2.0 if servers else 12.0)
             if kind == "driver":
                 life.end()
-                life, lives = Life(matrix, folder, address, servers, epochs), lives + 1
+                life, lives = Life(matrix, folder, address, servers, epochs, losses), lives + 1
     ended = life.end()
     seconds = round(time.monotonic() - started, 1)
-    return {"ended": ended, "kills": dict(done), "lives": lives, "servers": servers, "seconds": seconds, **life.last}
+    worst = {name: max((loss[name] for loss in losses), default=0) for name in ("copy_seconds", "lost_rounds")}
+    facts = {"ended": ended, "kills": dict(done), "lives": lives, "servers": servers, "seconds": seconds}
+    return {**facts, **life.last, **worst, "restores": len(losses)}
 
 
 def main() -> None:
@@ -246,6 +260,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60, help="begin no more runs after this time")
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--each", type=int, default=8, help="kills in a run")
+    parser.add_argument("--limit", type=float, default=600, help="seconds of a run: more is a hang")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--calm", type=int, default=2, help="runs that nobody disturbs")
     parser.add_argument("--words", type=int, default=2048)
@@ -274,6 +289,7 @@ def main() -> None:
     loss = sum(found["loss"] for found in calm) / len(calm)
     differences = [abs(found["loss"] / loss - 1) if found["ended"] else None for found in runs]
     kinds = sum((Counter(found["kills"]) for found in runs), Counter[str]())
+    blocks = -(-options.words // BLOCK_SIZE)
     result = {
         "kills": sum(kinds.values()),
         "kinds": dict(kinds),
@@ -283,8 +299,10 @@ def main() -> None:
         "runs_whole": sum(bool(found.get("whole")) for found in runs),
         "runs_bit_for_bit": sum(found.get("bits") == calm[0]["bits"] for found in runs),
         "audits_in_last_lives": sum(found.get("audits", 0) for found in runs),
-        "restores_in_last_lives": sum(found.get("restores", 0) for found in runs),
-        "largest_loss_of_work_seconds": round(max(found.get("seconds_lost", 0.0) for found in runs), 1),
+        "restores": sum(found["restores"] for found in runs),
+        "oldest_copy_seconds": round(max(found["copy_seconds"] for found in runs), 1),
+        "largest_loss_of_work_rounds": max(found["lost_rounds"] for found in runs),
+        "rounds": options.epochs * len(rounds_for_ranks(blocks, blocks, 2, (0, 0))),
         "undisturbed_loss": loss,
         "largest_difference": max((each for each in differences if each is not None), default=None),
         "longest_seconds": max(found["seconds"] for found in runs),

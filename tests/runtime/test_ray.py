@@ -219,3 +219,21 @@ def test_errors_of_tasks_are_raised_by_fetch(ray: Any) -> None:
         ray_runtime.fetch(ray, sleeping, seconds=0.1)
 
     ray_runtime.cancel(ray, [sleeping])
+
+
+def test_places_are_counted_without_waiting_while_no_node_has_a_core(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ray_runtime.Places(ray, 1, 0.0).count() == 2
+    monkeypatch.setattr(ray_runtime, "check_node", lambda ray: [{"Alive": True, "Resources": {"CPU": 0.0}}])
+    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("nodes may come back after minutes"))
+    assert ray_runtime.Places(ray, 1, 0.0).count() == 0
+
+
+def test_places_that_are_reserved_are_free_again_after_their_release(ray: Any) -> None:
+    places = ray_runtime.Places(ray, 1, 0.0)
+    assert places.count_free(5) == 2
+    assert places.count_free(0) == 0
+    assert places.reserve(lambda: 2, seconds=30, should_stop=lambda: False) == 2
+    assert places.are_reserved()
+    assert places.count_free(1) == 0
+    places.release()
+    assert places.count_free(1) == 1

@@ -10,17 +10,21 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from swivel.errors import ClusterError, ConfigError, SwivelError, first_line, needs_extra
-from swivel.runtime.numbers import is_integer
+from swivel.errors import ClusterError, ConfigError, SwivelError, TrainingError, first_line, needs_extra
+from swivel.runtime.numbers import is_integer, plural
 
 CONNECT_SECONDS = 10.0
 POLL_SECONDS = 1.0
 IDLE_SECONDS = 600.0  # If no task ends for this long, the cluster is considered dead.
 NO_CORES_SECONDS = 30.0  # A cluster may have no cores for this long, because a lost node may be replaced.
 CANCEL_SECONDS = 10.0
+PLACE_SECONDS = 5  # If places are not free within this time, fewer are reserved.
+NOTICE_SECONDS = 1.0  # Ray may need this time to notice that a process has died.
+PROBE_SECONDS = 2.0  # for counting free places: what has just been released is free within a second
+_RESERVED = "CREATED"  # Ray's state of a placement group that has all its resources
 # Ray ends a process that cannot reach the cluster's control service, after a minute. The service of a local
 # cluster does not come back once it was killed, so a short wait is enough.
 _LOCAL_CLUSTER = {"gcs_rpc_server_reconnect_timeout_s": 10}
@@ -121,18 +125,23 @@ def check_node(ray: Any) -> list[dict[str, Any]]:
     return nodes
 
 
+def list_nodes(ray: Any) -> list[Node]:
+    """Return the machines that have at least one core; raise ClusterError if the node of this process is lost."""
+    nodes = []
+    for node in check_node(ray):
+        resources = node["Resources"]
+        if node["Alive"] and resources.get("CPU", 0) >= 1:
+            memory = int(resources.get("memory", 0))
+            nodes.append(Node(node["NodeManagerAddress"], resources["CPU"], memory, resources.get("GPU", 0.0)))
+    return nodes
+
+
 def await_nodes(ray: Any, *, seconds: float = NO_CORES_SECONDS) -> list[Node]:
     """Return the machines that have at least one core; raise ClusterError if there is none after `seconds`."""
     deadline = time.monotonic() + seconds
 
     while True:
-        nodes = []
-        for node in check_node(ray):
-            resources = node["Resources"]
-            if node["Alive"] and resources.get("CPU", 0) >= 1:
-                memory = int(resources.get("memory", 0))
-                nodes.append(Node(node["NodeManagerAddress"], resources["CPU"], memory, resources.get("GPU", 0.0)))
-
+        nodes = list_nodes(ray)
         if nodes:
             return nodes
         if time.monotonic() > deadline:
@@ -141,7 +150,7 @@ def await_nodes(ray: Any, *, seconds: float = NO_CORES_SECONDS) -> list[Node]:
 
 
 def count_places(nodes: Sequence[Node], threads: int, gpus: float = 0.0) -> int:
-    """Return the number of actors with so many threads and GPUs that the nodes have room for.
+    """Return how many actors with so many threads and GPUs fit on the nodes.
 
     >>> nodes = [Node("a", 8.0, 0, 2.0), Node("b", 5.0, 0, 0.0)]
     >>> count_places(nodes, 2), count_places(nodes, 4, gpus=1.0), count_places(nodes, 8, gpus=0.5)
@@ -169,6 +178,116 @@ def choose_threads(nodes: Sequence[Node], actors: int | None, gpus: float) -> in
     return max(
         threads for threads in range(1, max(shares) + 1) if threads == 1 or count_places(nodes, threads) >= actors
     )
+
+
+class Places:
+    """Places for actors on the nodes: the cores and GPUs of one each, which a placement group reserves for them."""
+
+    def __init__(self, ray: Any, threads: int, gpus: float) -> None:
+        self._ray = ray
+        self._threads = threads
+        self._gpus = gpus
+        self._bundle = {"CPU": float(threads)} | ({"GPU": gpus} if gpus else {})
+        self._needed = plural(threads, "free core") + (" and a GPU" if gpus else "")
+        self.group: Any = None  # of the places that are reserved
+
+    def count(self) -> int:
+        """Return the number of places on the nodes, if nothing else runs there; it may be 0."""
+        return count_places(list_nodes(self._ray), self._threads, self._gpus)
+
+    def reserve(self, count: Callable[[], int], *, seconds: float, should_stop: Callable[[], bool]) -> int:
+        """Reserve as many places as are free, at most `count()`, and return how many these are.
+
+        Lost nodes may be replaced: only if there is no place for so many seconds, that is an error.
+        """
+        deadline = time.monotonic() + seconds
+        places = count()
+
+        while True:
+            # In one group, so that neighbors are on one node where it is possible.
+            if places and self._try_to_reserve(places):
+                return places
+
+            check_node(self._ray)
+            if should_stop():
+                raise TrainingError(
+                    f"stopped while no node of the cluster had {self._needed}; "
+                    "the same command resumes from the last checkpoint"
+                )
+            if time.monotonic() > deadline:
+                raise ConfigError(
+                    f"no node of the cluster has had {self._needed} for {seconds:.0f} s; "
+                    "set worker_threads, or see: ray status; the same command resumes from the last checkpoint",
+                    argument="worker_threads",
+                )
+
+            # Other work uses a part of the cluster, or a node has just been lost.
+            places = self.count_free(count())
+            if not places:
+                time.sleep(POLL_SECONDS)
+
+    def _try_to_reserve(self, places: int) -> bool:
+        """Reserve this number of places, and return True, if they are free within a few seconds."""
+        self.group = self._ray.util.placement_group([self._bundle] * places, strategy="PACK")
+        is_free = bool(self.group.wait(PLACE_SECONDS))
+        if not is_free:
+            self.release()
+        return is_free
+
+    def release(self) -> None:
+        """Release the places that are reserved, if there are any and the cluster is reachable."""
+        self._remove([] if self.group is None else [self.group])
+        self.group = None
+
+    def _remove(self, groups: Iterable[Any]) -> None:
+        for group in groups:
+            with contextlib.suppress(Exception):
+                self._ray.util.remove_placement_group(group)
+
+    def are_reserved(self) -> bool:
+        """Return whether the places are still reserved: none of their nodes is lost."""
+        return bool(self._ray.util.placement_group_table(self.group)["state"] == _RESERVED)
+
+    def count_free(self, most: int) -> int:
+        """Return the number of places that are free now, at most `most`."""
+        # Ray knows the free cores of the whole cluster alone, but a place must be on one node: try to reserve each.
+        groups = [self._ray.util.placement_group([self._bundle]) for _ in range(most)]
+        deadline = time.monotonic() + PROBE_SECONDS
+        try:
+            while True:
+                table = self._ray.util.placement_group_table()
+                free = sum(bool(table[group.id.hex()]["state"] == _RESERVED) for group in groups)
+                if free >= most or time.monotonic() > deadline:
+                    return free
+                time.sleep(PROBE_SECONDS / 20)
+        finally:
+            self._remove(groups)
+
+
+def poll_calls(ray: Any, references: Sequence[Any], *, seconds: float) -> bool:
+    """Wait for calls of actors, and return whether some are running; raise the error of one that has failed."""
+    done, running = ray.wait(references, num_returns=len(references), timeout=seconds)
+    failures = _find_failures(ray, done)
+
+    # An actor that is lost makes the calls of others fail, too, perhaps earlier: its own error says more.
+    if failures and running:
+        done, running = ray.wait(references, num_returns=len(references), timeout=NOTICE_SECONDS)
+        failures = _find_failures(ray, done)
+    if failures:
+        raise min(failures, key=lambda error: "was lost" not in str(error))
+
+    check_node(ray)
+    return bool(running)
+
+
+def _find_failures(ray: Any, done: Iterable[Any]) -> list[ClusterError]:
+    failures = []
+    for reference in done:
+        try:
+            fetch(ray, reference)
+        except ClusterError as error:
+            failures.append(error)
+    return failures
 
 
 def take_results(ray: Any, references: Sequence[Any], *, idle_seconds: float = IDLE_SECONDS) -> Generator[int]:

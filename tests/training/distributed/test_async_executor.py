@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +26,9 @@ from swivel.counts import Matrix, open_matrix
 from swivel.errors import ClusterError, ConfigError, StorageError
 from swivel.runtime.options import ClusterConfig
 from swivel.runtime.ray import connect
+from swivel.training.distributed import async_executor
 from swivel.training.distributed.async_executor import AsyncExecutor
+from swivel.training.distributed.parameter_server import MAX_RESTORES, ServerPool
 from swivel.training.executor import LocalExecutor, make_executor
 from swivel.training.loop import train_matrix
 
@@ -153,6 +156,28 @@ def test_workers_that_join_and_die_end_the_run_with_the_reason(monkeypatch: pyte
     with pytest.raises(ClusterError, match="the last failure was: ActorDiedError: out of memory"):
         for _ in range(10_000):
             executor._wait_for_results()
+
+
+def test_servers_that_are_always_lost_when_they_are_read_end_the_run(
+    planted: Matrix, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    save, losses, seconds = ServerPool.save, iter(range(MAX_RESTORES + 2)), 0.0
+
+    def lose(self: ServerPool) -> None:
+        nonlocal seconds
+        seconds += 1000  # All blocks are trained again before each loss.
+        assert next(losses, None) is not None, "the run never ends"
+        for handle in self.handles:
+            ray.kill(handle)
+        save(self)
+
+    monkeypatch.setattr(ServerPool, "save", lose)
+    monkeypatch.setattr(async_executor, "now", lambda: time.monotonic() + seconds)
+    executor = AsyncExecutor(address, ClusterConfig(workers=1))
+    with pytest.raises(ClusterError, match=r"servers were lost 6 times, without a new block .*actor died.*; run"):
+        train_matrix(planted, CONFIG, folder=tmp_path, threads=1, executor=executor)
 
 
 def test_executor_is_chosen_by_the_run_options(address: str) -> None:

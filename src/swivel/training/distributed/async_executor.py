@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from time import monotonic as now
 
-from swivel.errors import ClusterError
+from swivel.errors import ClusterError, first_line
 from swivel.runtime.numbers import plural
 from swivel.runtime.options import ClusterConfig
 from swivel.runtime.ray import await_nodes, check_node, connect, count_places
@@ -20,7 +20,7 @@ from swivel.runtime.resources import format_bytes
 from swivel.training.backends import Step
 from swivel.training.distributed.cluster_setup import make_setup
 from swivel.training.distributed.leases import Leases
-from swivel.training.distributed.parameter_server import Result, ServerPool, WorkerPool
+from swivel.training.distributed.parameter_server import MAX_RESTORES, RESUME_HINT, Result, ServerPool, WorkerPool
 from swivel.training.executor import CompletedSteps, Executor, Sides, TrainingJob
 from swivel.training.schedule import Block
 
@@ -78,7 +78,8 @@ class AsyncExecutor(Executor):
         """Lease blocks until all are done; if a server is lost, repeat those since the copy with new servers."""
         self._servers.run_id += 1
         leases = Leases(rounds)
-        self._last_progress = now()
+        self._last_progress = self._last_new_block = now()
+        losses = 0
 
         while True:
             try:
@@ -88,7 +89,13 @@ class AsyncExecutor(Executor):
                     yield from self._poll(leases)
                 self._servers.save()
                 return
-            except self._ray.exceptions.RayError:
+            except self._ray.exceptions.RayError as error:
+                # Servers may be lost faster than they start, but only for a while: they may need too much memory.
+                losses += 1
+                idle = now() - self._last_new_block
+                if losses > MAX_RESTORES and idle > self.config.patience_seconds:
+                    reason = f"servers were lost {losses} times, without a new block for {idle:.0f} s"
+                    raise ClusterError(f"{reason} ({first_line(error)}); {RESUME_HINT}") from error
                 self._servers.restart()
                 self._servers.restored += 1
                 self._workers.forget()
@@ -117,6 +124,7 @@ class AsyncExecutor(Executor):
                 self.blocks += 1
                 self.moved += result.moved
                 if leases.finish(result.block):
+                    self._last_new_block = now()
                     self.note = self._describe_progress()
                     yield [result.block], [result.loss]
 
@@ -148,8 +156,7 @@ class AsyncExecutor(Executor):
             failure = f"; the last failure was: {workers.failure}" if workers.failure else ""
             raise ClusterError(
                 f"no progress for {idle:.0f} s: {workers.ready} of {len(workers)} workers have joined{failure} "
-                f"(each worker needs {self._threads} free cores; see: ray status); "
-                "run the same command again to resume from the last checkpoint"
+                f"(each worker needs {self._threads} free cores; see: ray status); {RESUME_HINT}"
             )
         return results
 

@@ -36,6 +36,7 @@ from swivel.training.schedule import Block
 Array = NDArray[np.float32]
 MAX_TRANSFERS = 8  # blocks that are sent to or read from the servers at a time
 MAX_RESTORES = 5  # of the servers in a row, before the run fails
+RESUME_HINT = "run the same command again to resume from the last checkpoint"
 
 
 @dataclass(slots=True)
@@ -146,7 +147,7 @@ class ServerPool:
                 failure = error
 
         losses = f"servers were lost {MAX_RESTORES} times in a row ({first_line(failure)})"
-        raise ClusterError(f"{losses}; run the same command again to resume from the last checkpoint") from failure
+        raise ClusterError(f"{losses}; {RESUME_HINT}") from failure
 
     def _get(self, reference: Any, seconds: float | None = None) -> Any:
         return await_reply(self._ray, reference, seconds=seconds or self._config.lease_seconds)

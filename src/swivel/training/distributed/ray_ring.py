@@ -1,16 +1,15 @@
 """Rotation on Ray: the ranks of the ring are actors, and the process of the command runs the training loop.
 
 `Rank` is an actor with the `RingExecutor` that torchrun's ranks have, so that the result has the same bits.
-`RayRingExecutor` places the actors, gives them rounds of blocks and passes on their losses. It keeps a copy of all
-parameters and the rounds since then. If an actor is lost, it starts the ranks again, as many as there is room for, with
-the copy, and repeats these rounds. With other numbers of ranks they have the same bits, as their order stays.
+`RayRingExecutor` places the actors, gives them rounds of blocks and collects their losses. It keeps a copy of all
+parameters, and the rounds since then. If an actor is lost, it starts as many ranks as the cluster has places for, with
+the copy, and repeats these rounds. Their order does not change, so that any number of ranks computes the same bits.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
@@ -24,7 +23,7 @@ from swivel.config import TrainConfig
 from swivel.errors import ClusterError, ConfigError, first_line
 from swivel.runtime.numbers import plural
 from swivel.runtime.options import ClusterConfig
-from swivel.runtime.ray import await_nodes, check_node, choose_threads, connect, count_places, fetch, kill_actor
+from swivel.runtime.ray import Places, await_nodes, check_node, choose_threads, connect, fetch, kill_actor, poll_calls
 from swivel.training.backends import Step
 from swivel.training.distributed.cluster_setup import ActorSetup, make_setup
 from swivel.training.executor import CompletedSteps, Executor, Sides, TrainingJob
@@ -32,12 +31,11 @@ from swivel.training.schedule import Block
 from swivel.training.training_plan import TrainingPlan, choose_backend
 
 POLL_SECONDS = 0.1
-PLACE_SECONDS = 5.0  # Ranks that find no place for so long are tried with one less.
-LOOK_SECONDS = 5.0  # between two looks for nodes that have joined
-COPY_SECONDS = 30.0  # between two copies of the parameters, or longer:
-COPY_SHARE = 0.02  # of the time is for copies at most
+COPY_SECONDS = 30.0  # between two copies of the parameters, at least
+LOOK_SECONDS = 5.0  # between two searches for places on nodes that have joined, at least
+OVERHEAD_SHARE = 0.02  # of the time, at most, is for copies, and for searches
 MAX_SENT_STEPS = 500  # with a call to each rank; more are put into the store of each node
-MAX_LOSSES = 5  # of ranks without a new round in between, before the run fails
+MAX_LOSSES = 5  # of ranks in a row that never end a run, however long it takes to start them again
 _CONTROL = "control"  # the thread of an actor that answers while a round is trained
 
 
@@ -101,12 +99,12 @@ class RayRingExecutor(Executor):
     def __init__(self, address: str, config: ClusterConfig, training: TrainConfig) -> None:
         self.config = config
         self._actors: list[Any] = []
-        self._group: Any = None  # the placement group of the actors
         self._losses = 0  # of ranks, since the last new round
         self._rounds: list[Sequence[Step]] = []  # completed since the copy
         self._ahead: Sequence[Sequence[Block]] = ()
         self._seconds_of_copy = 0.0
-        self._looked = now()
+        self._seconds_of_search = 0.0
+        self._searched = now()
 
         with ExitStack() as stack:
             # Connect here and not in `begin`: Ray installs a SIGTERM handler, which the loop then replaces by its own.
@@ -116,12 +114,11 @@ class RayRingExecutor(Executor):
 
             self._gpus = float(choose_backend(training)[1] == "cuda")
             if training.device == "auto" and not self._gpus and any(node.gpus for node in nodes):
-                problem = (
-                    "the cluster has GPUs, but this machine has none: run the command on one that has, or set device"
-                )
-                raise ConfigError(f"{problem} to cpu", argument="device")
+                problem = "the cluster has GPUs, this machine has none: run the command on one that has"
+                raise ConfigError(f"{problem}, or set device to cpu", argument="device")
             self._threads = config.worker_threads or choose_threads(nodes, config.workers, self._gpus)
-            places = max(1, count_places(nodes, self._threads, self._gpus))
+            self._places = Places(self._ray, self._threads, self._gpus)
+            places = max(1, self._places.count())
             self.ranks = min(places, config.workers or places)
             self._resources = stack.pop_all()
 
@@ -132,6 +129,7 @@ class RayRingExecutor(Executor):
     def hold(self, sides: Sides | None) -> None:
         assert sides is not None
         self._keep(sides)
+        self._last_round = now()
         self._start()
 
     def _keep(self, sides: Sides) -> None:
@@ -140,14 +138,13 @@ class RayRingExecutor(Executor):
         self._rounds.clear()
         self._copied = now()
 
-    def _should_pause(self) -> bool:
-        return self._job.should_pause() or self._is_copy_due()
-
     def _is_copy_due(self) -> bool:
-        return now() - self._copied > max(COPY_SECONDS, self._seconds_of_copy / COPY_SHARE)
+        return now() - self._copied > max(COPY_SECONDS, self._seconds_of_copy / OVERHEAD_SHARE)
 
     def describe(self) -> str:
-        return f"Ray, {self._description}"
+        workers = self.config.workers or 0
+        missing = f"; there is no place for {workers:,}" if workers > len(self._actors) else ""
+        return f"Ray, {self._description}{missing}"
 
     def run(self, rounds: Sequence[Sequence[Step]], ahead: Sequence[Sequence[Block]]) -> Iterator[CompletedSteps]:
         """Let the ranks run rounds, and repeat what was lost with a rank. The parameters are copied now and then."""
@@ -158,16 +155,15 @@ class RayRingExecutor(Executor):
             if self._is_copy_due():
                 self.fetch()
             try:
-                for completed in self._run_ranks(list(pending), self._should_pause):
+                for completed in self._run_ranks(list(pending), may_pause=True):
                     self._rounds.append(pending.popleft())
                     self._losses = 0
+                    self._last_round = now()
                     yield completed
             except ClusterError as error:
                 self._start(error)
 
-    def _run_ranks(
-        self, rounds: Sequence[Sequence[Step]], should_pause: Callable[[], bool] = lambda: False
-    ) -> Iterator[CompletedSteps]:
+    def _run_ranks(self, rounds: Sequence[Sequence[Step]], *, may_pause: bool) -> Iterator[CompletedSteps]:
         """Let the ranks run rounds until they are done or pause; raise ClusterError if a rank is lost."""
         work: Any = rounds, self._ahead
         if sum(map(len, rounds)) > MAX_SENT_STEPS:
@@ -179,43 +175,47 @@ class RayRingExecutor(Executor):
         is_running = True
         while is_running:
             is_running = self._poll(references)
-            reply = control.remote(should_pause())
+            pause = may_pause and (self._job.should_pause() or self._is_copy_due())
+            reply = control.remote(pause)
             completed, self.note = fetch(self._ray, reply, seconds=self.config.patience_seconds)
+
             if completed:
-                self._last_progress = now()
-            yield from completed
+                yield from completed
+                self._last_progress = now()  # The caller's own time is not the ranks'.
+            elif is_running:
+                self._check_progress()
 
     def _wait(self, references: Sequence[Any]) -> list[Any]:
         """Return the results of calls; raise ClusterError if one of them fails, or takes too long."""
         self._last_progress = now()
         while self._poll(references):
-            pass
+            self._check_progress()
         return [fetch(self._ray, reference) for reference in references]
 
     def _poll(self, references: Sequence[Any]) -> bool:
         """Wait briefly for calls; return whether some are running, or raise the error of one that has failed."""
-        done, running = self._ray.wait(references, num_returns=len(references), timeout=POLL_SECONDS)
-        failures = []
-        for reference in done:
-            try:
-                fetch(self._ray, reference)
-            except ClusterError as error:
-                failures.append(error)
-        # A rank that is lost makes the calls of others fail, too: its own error says more.
-        if failures:
-            raise min(failures, key=lambda error: "was lost" not in str(error))
+        is_running = poll_calls(self._ray, references, seconds=POLL_SECONDS)
 
-        check_node(self._ray)
+        # An actor that was not created before its node was lost would wait for a place without any error.
+        if is_running and not self._places.are_reserved():
+            raise ClusterError("a node was lost")
+        return is_running
+
+    def _check_progress(self) -> None:
         idle = now() - self._last_progress
-        if running and idle > self.config.patience_seconds:
+        if idle > self.config.patience_seconds:
             raise ClusterError(f"no progress for {idle:.0f} s")
-        return bool(running)
 
-    def _call(self, method: str) -> Any:
-        """Return the result of the first rank of a method that all ranks run; if one is lost, start them again."""
+    def _call(self, method: str) -> tuple[Any, float]:
+        """Return the first rank's result of a method that all ranks run, and the seconds of the call.
+
+        If a rank is lost, the ranks are started again, which does not count.
+        """
         while True:
+            started = now()
             try:
-                return self._wait([actor.call.remote(method) for actor in self._actors])[0]
+                results = self._wait([actor.call.remote(method) for actor in self._actors])
+                return results[0], now() - started
             except ClusterError as error:
                 self._start(error)
 
@@ -223,91 +223,83 @@ class RayRingExecutor(Executor):
         """Start the ranks with the copy of the parameters, after an error again, and repeat the rounds since then."""
         while True:
             if error is not None:
-                check_node(self._ray)
-                self._losses += 1
-                if self._losses > MAX_LOSSES:
-                    losses = f"ranks were lost {self._losses} times in a row ({first_line(error)})"
-                    raise ClusterError(f"{losses}; run the same command again to resume from the last checkpoint")
+                self._report_loss(error)
+
             try:
                 self._start_ranks()
                 if error is not None:
-                    self._job.progress.message(
-                        f"a rank was lost ({first_line(error)}): {plural(len(self._actors), 'rank')} repeat "
-                        f"{plural(len(self._rounds), 'round')}, from the copy of {now() - self._copied:.0f} s ago"
-                    )
-                for _ in self._run_ranks(self._rounds):
+                    ranks, rounds = plural(len(self._actors), "rank"), plural(len(self._rounds), "round")
+                    age = now() - self._copied
+                    self._job.progress.message(f"{ranks} repeat {rounds}, from the copy of {age:.0f} s ago")
+
+                for _ in self._run_ranks(self._rounds, may_pause=False):
                     pass
                 return
             except ClusterError as again:
                 error = again
 
+    def _report_loss(self, error: ClusterError) -> None:
+        """Report the loss of a rank; raise ClusterError if it makes no sense to start the ranks once more."""
+        check_node(self._ray)
+        self._losses += 1
+        reason = first_line(error)
+        self._job.progress.message(f"a rank was lost ({reason})")
+        sleep(POLL_SECONDS * self._losses)
+
+        # Nodes may be lost faster than ranks start, but only for a while; an error of the ranks themselves comes again.
+        idle = now() - self._last_round
+        if self._losses > MAX_LOSSES and idle > self.config.patience_seconds:
+            raise ClusterError(
+                f"ranks were lost {self._losses} times in a row, without a new round for {idle:.0f} s ({reason}); "
+                "run the same command again to resume from the last checkpoint"
+            )
+
     def _start_ranks(self) -> None:
-        """Start as many ranks as there is room for, neighbors on one node, and give them the copy."""
+        """Start as many ranks as there are places for, neighbors on one node, and give them the copy."""
         self._stop_ranks()
-        ranks = self._reserve()
+        patience = self.config.patience_seconds
+        ranks = self._places.reserve(self._count_places, seconds=patience, should_stop=self._job.should_stop)
+
         kind = self._ray.remote(concurrency_groups={_CONTROL: 1})(Rank)
-        options = {"num_cpus": self._threads, "num_gpus": self._gpus, "max_restarts": 0}
         strategy = self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
-        actors = [kind.options(**options, scheduling_strategy=strategy(self._group, n)).remote() for n in range(ranks)]
+        actors = []
+        options = {"num_cpus": self._threads, "num_gpus": self._gpus, "max_restarts": 0}
+        for bundle in range(ranks):
+            place = strategy(self._places.group, bundle)
+            actors.append(kind.options(**options, scheduling_strategy=place).remote())
         self._actors = actors  # so that they are stopped if one is lost
 
-        patience = ranks, self.config.patience_seconds
-        stores = self._wait([actor.open_store.remote(*patience) for actor in actors])
+        # The first rank by address opens the store, and ranks on one host follow each other.
+        stores = self._wait([actor.open_store.remote(ranks, patience) for actor in actors])
         self._actors = [actors[number] for number in sorted(range(ranks), key=stores.__getitem__)]
-        place = *patience, min(stores)
+
         copy = self._ray.put(self._copy)
         references = []
         for rank, actor in enumerate(self._actors):
-            references.append(actor.begin.remote(self._setup, rank, *place, copy if rank == 0 else None))
+            parameters = copy if rank == 0 else None
+            references.append(actor.begin.remote(self._setup, rank, ranks, patience, min(stores), parameters))
         self._description = self._wait(references)[0]
 
-    def _reserve(self) -> int:
-        """Reserve the cores and GPUs of the ranks, as many as there is room for; return how many these are."""
-        bundle = {"CPU": self._threads} | ({"GPU": self._gpus} if self._gpus else {})
-        deadline = now() + self.config.patience_seconds
-        ranks = 0
-        while True:
-            ranks = ranks - 1 if ranks > 1 else self._count_places()
-            if ranks:
-                self._group = self._ray.util.placement_group([bundle] * ranks, strategy="PACK")
-                if self._group.wait(min(PLACE_SECONDS, max(0.1, deadline - now()))):
-                    return ranks
-                self._stop_ranks()
-            else:
-                sleep(POLL_SECONDS)
-            check_node(self._ray)
-            if now() > deadline:
-                needed = f"{self._threads} free cores{' and a GPU' if self._gpus else ''}"
-                raise ConfigError(
-                    f"no node of the cluster has had {needed} for {self.config.patience_seconds:.0f} s; "
-                    "set worker_threads, or see: ray status",
-                    argument="worker_threads",
-                )
-
     def _count_places(self) -> int:
-        """Return the number of ranks that the nodes have room for, if nothing else runs there; 0 if there is none."""
-        nodes = await_nodes(self._ray)
-        places = count_places(nodes, self._threads, self._gpus)
-        return min(places, self.config.workers or places, self._job.plan.row_blocks)
+        """Return the number of ranks that the nodes have places for, if nothing else runs there; it may be 0."""
+        # More ranks than the order is made for would have nothing to do.
+        limits = self.config.workers, self._job.config.ranks, self._job.plan.row_blocks
+        return min(self._places.count(), *(limit for limit in limits if limit is not None))
 
     def _stop_ranks(self) -> None:
         for actor in self._actors:
             kill_actor(self._ray, actor)
         self._actors = []
-        if self._group is not None:
-            with contextlib.suppress(Exception):  # The cluster is lost.
-                self._ray.util.remove_placement_group(self._group)
-        self._group = None
+        self._places.release()
 
     def adapt(self, plan: TrainingPlan) -> TrainingPlan:
         """Use nodes that have joined, and make the order for the number of ranks, unless the settings have one."""
         ranks = len(self._actors)
-        if now() - self._looked > LOOK_SECONDS:
-            self._looked = now()
-            free = self._ray.available_resources()
-            more = int(free.get("CPU", 0) / self._threads)
-            more = min(more, int(free.get("GPU", 0) / self._gpus)) if self._gpus else more
-            ranks = max(ranks, min(self._count_places(), ranks + more))
+        if now() - self._searched > max(LOOK_SECONDS, self._seconds_of_search / OVERHEAD_SHARE):
+            started = now()
+            ranks += self._places.count_free(self._count_places() - ranks)
+            self._searched = now()
+            self._seconds_of_search = self._searched - started
 
         adapted = plan
         if self._job.config.ranks is None and 1 < ranks != min(plan.ranks, plan.row_blocks):
@@ -317,20 +309,21 @@ class RayRingExecutor(Executor):
 
         self.fetch()
         self._setup = replace(self._setup, plan=adapted)
-        self._job.progress.message(f"going on with {plural(ranks, 'rank')} from now on")
         self._start()
+        self._job.progress.message(f"continuing with {plural(len(self._actors), 'rank')}")
         return adapted
 
     def is_finite(self) -> bool:
-        return bool(self._call("is_finite"))
+        return bool(self._call("is_finite")[0])
 
     def fetch(self) -> Sides:
         """Return all parameters, which are also the new copy."""
         if self._rounds:
+            (rows, columns), seconds = self._call("fetch")
             started = now()
-            rows, columns = self._call("fetch")
-            self._keep((rows.map(np.array), columns.map(np.array)))
-            self._seconds_of_copy = now() - started
+            self._keep((rows, columns))  # This frees the old copy, before there is memory for another one.
+            self._copy = rows.map(np.array), columns.map(np.array)  # Arrays that Ray delivers are read-only.
+            self._seconds_of_copy = seconds + now() - started
         return self._copy
 
     def close(self) -> None:
