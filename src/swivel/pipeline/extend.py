@@ -112,8 +112,7 @@ def extend(
         # A folder may come from anyone: its manifest must not choose what is imported.
         elif sample:
             raise ConfigError(
-                f"the text of the training was split by {tokenizer!r}: pass it as tokenizer, or pass "
-                "lists of tokens",
+                f"the text of the training was split by {tokenizer!r}: pass it as tokenizer, or pass lists of tokens",
                 argument="tokenizer",
             )
     word_list = list_tokens(vocabulary)
