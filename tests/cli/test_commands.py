@@ -237,7 +237,9 @@ def test_answers_may_be_restricted_to_frequent_words(swivel: Run, work: Path) ->
             plain, restricted = plain["king"], restricted["king"]
         assert 0 < len(restricted) < len(plain)
         assert restricted == [each for each in plain if each in restricted]
-    check_error(swivel("nearest", work, "king", "--restrict-vocab", "0"), 2, "error: invalid value for '--restrict-vocab': 0 .*")
+    check_error(
+        swivel("nearest", work, "king", "--restrict-vocab", "0"), 2, "error: invalid value for '--restrict-vocab': 0 .*"
+    )
 
 
 def test_nearest_among_columns_has_scores(swivel: Run, work: Path) -> None:
