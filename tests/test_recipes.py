@@ -339,6 +339,7 @@ CONSTANTS: dict[str, dict[str, Any]] = {
         "POPULAR_COLUMNS": 20,
     },
     "swivel.evaluation.labels": {"SPLITS": 5, "PENALTIES": (1.0, 10.0, 100.0), "CHECKED": 0.2},
+    "swivel.pipeline.train": {"LITTLE_TEXT": 5e6, "MAX_TEXT_DECAY": 1e-3},
     "swivel.pipeline.tune": {
         "HELD_OUT": 0.1,
         "MAX_ROWS": 50_000,
@@ -528,6 +529,23 @@ def make_table(rows: int, columns: int, draws: int) -> scipy.sparse.coo_array:
 
     amounts = np.array([*cells.values()], np.float64)
     return scipy.sparse.coo_array((amounts, tuple(np.array([*cells]).T)), shape=(rows, columns))
+
+
+def test_little_text_has_more_weight_decay() -> None:
+    words = [f"word{number}" for number in range(1_000)]
+    text = [words[n:] + words[:n] for n in range(0, 1_000, 100)] * 100  # 1 M tokens
+    matrix = swivel.count(text, window=2)
+
+    def decay(matrix: Any = matrix, recipe: str = "default", **settings: Any) -> float:
+        return resolve_configs(matrix, recipe, settings)[0].weight_decay
+
+    assert decay() == 2.5e-4  # 5 times that of 5 M tokens
+    assert decay(weight_decay=1e-5) == 1e-5
+    assert decay(recipe="fast") == 1e-4
+    assert decay(swivel.count([each[:-1] for each in text], window=2, max_size=999)) == 5e-5  # too few words
+    assert decay(swivel.import_counts(np.ones((1_000, 1_000)))) == 5e-5
+    trained = swivel.train(matrix, dim=4, epochs=1)
+    assert resolve_configs(matrix, "default", {}, trained)[0].weight_decay == 5e-5
 
 
 @pytest.mark.parametrize("name", TABLES)

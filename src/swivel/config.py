@@ -283,7 +283,7 @@ class TrainConfig:
     )
     weight_decay: float = config_field(
         0.0,
-        "weight decay; 1e-4 improves vectors of text, 1e-3 ruins them; tables need more (recipe table)",
+        "weight decay; 1e-4 improves vectors of text, 1e-3 ruins those of much text; tables need more (recipe table)",
         NOT_NEGATIVE,
     )
     decay_power: float = config_field(

@@ -238,6 +238,19 @@ def test_nearest_takes_arithmetic_and_the_folder_of_a_run(swivel: Run, work: Pat
     assert found == swivel("analogy", work / "vectors", "man", "king", "woman", "-n", "10", "--json").json
 
 
+def test_answers_may_be_restricted_to_frequent_words(swivel: Run, work: Path) -> None:
+    for command in (["nearest", work, "king"], ["analogy", work, "man", "king", "woman"]):
+        plain = swivel(*command, "-n", "50", "--json").json
+        restricted = swivel(*command, "-n", "50", "--restrict-vocab", "5", "--json").json
+        if command[0] == "nearest":
+            plain, restricted = plain["king"], restricted["king"]
+        assert 0 < len(restricted) < len(plain)
+        assert restricted == [each for each in plain if each in restricted]
+    check_error(
+        swivel("nearest", work, "king", "--restrict-vocab", "0"), 2, "error: invalid value for '--restrict-vocab': 0 .*"
+    )
+
+
 def test_nearest_among_columns_has_scores(swivel: Run, work: Path) -> None:
     found = swivel("nearest", work, "king", "--among", "columns", "-n", "2", "--json").json["king"]
     assert len(found) == 2

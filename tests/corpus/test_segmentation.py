@@ -209,6 +209,15 @@ def test_errors_of_a_function_are_one_line() -> None:
         swivel.count(["a text"], tokenizer=len)
 
 
+@pytest.mark.parametrize(
+    ("result", "wrong"), [("a text", "str"), (b"a text", "bytes"), ([b"a", b"text"], "bytes"), ([1, 2], "int")]
+)
+def test_a_tokenizer_must_return_a_list_of_strings(result: Any, wrong: str) -> None:
+    # A string would be split into its characters in silence.
+    with pytest.raises(CorpusError, match=f"as a list of strings, not {wrong}; the text: 'a text'"):
+        swivel.count(["a text"], tokenizer=lambda _: result)
+
+
 def test_a_tokenizer_in_count_extend_and_encode(tmp_path: Path) -> None:
     matrix = swivel.count(CLAUSES, tmp_path / "matrix", tokenizer=split_characters)
     assert {"猫", "犬"} <= set(matrix.rows)
@@ -245,6 +254,16 @@ def test_encode_does_not_guess_clauses() -> None:
     with pytest.raises(ConfigError, match="the texts are Japanese"):
         vectors.encode(["吾輩は猫である名前はまだ無い"])
     assert vectors.encode([["猫"]]).any()
+
+
+def test_extend_does_not_take_clauses_for_words() -> None:
+    vectors = swivel.train(swivel.count([list(text) for text in CLAUSES]), dim=4, epochs=1)
+    new = ["吾輩は猫である名前はまだ無い"] * 5
+    with pytest.raises(ConfigError, match=r"the texts are Japanese.*lists of tokens"):
+        swivel.extend(vectors, new)
+    with pytest.raises(ConfigError, match="the texts are Japanese"):
+        swivel.extend(vectors, iter(new))
+    assert "輩" in swivel.extend(vectors, [list(text) for text in new])
 
 
 def test_the_command_line_takes_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -313,6 +313,7 @@ def test_strings_in_a_list_are_texts_if_one_of_them_is_not_a_path(tmp_path: Path
     assert "words" in count(texts, tmp_path).counts()
     assert count(texts[:1], tmp_path).counts() == {"inside": 1}
     assert count(["and/or is a text"], tmp_path).token_count > 3
+    assert count(["和/洋どちらも好きです。"], tmp_path).token_count > 1  # no spaces, but a sentence
 
 
 COLUMNS: dict[str, Callable[[list[Any]], Any]] = {

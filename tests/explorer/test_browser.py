@@ -231,6 +231,16 @@ def test_an_unknown_word_is_guessed_from_its_spelling(desktop: Watched, guessing
     expect(page.locator("#card h3")).to_have_text("balazzzz")
 
 
+def test_answers_may_be_restricted_to_frequent_words(desktop: Watched, guessing: str, one: str) -> None:
+    page = desktop.open(guessing, q="balazzzz", guess="1", n="200")
+    rare = page.locator("#results td.rank", has_text=re.compile("^1,(0(?!00)|1)"))
+    expect(rare).not_to_have_count(0)
+    page.get_by_label("Among").select_option("1000")
+    expect(rare).to_have_count(0)
+    assert len(words(page)) == 200 and "restrict_vocab=1000" in page.url
+    expect(desktop.open(one, q="king").get_by_label("Among")).to_have_count(0)  # of 300 words
+
+
 def test_labels_with_html_are_text(desktop: Watched, one: str) -> None:
     page = desktop.open(one, q=HTML, n="200")
     expect(page.locator("h2.title")).to_have_text(HTML)

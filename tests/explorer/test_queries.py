@@ -102,6 +102,16 @@ def test_analogies_are_those_of_the_vectors(client: TestClient, sets: list[Vecto
     assert [term["token"] for term in result["terms"]] == ["king", "woman", "man"]
 
 
+@pytest.mark.parametrize("path", ["nearest", "analogy"])
+def test_answers_may_be_restricted_to_frequent_words(client: TestClient, path: str) -> None:
+    query = {"q": "word20"} if path == "nearest" else {"word": ["man", "king", "woman"]}
+    restricted = ask(client, path, **query, restrict_vocab=30, count=200)["answers"]
+    everything = ask(client, path, **query, count=200)["answers"]
+    kept = [each for each in everything if each["rank"] <= 30]
+    assert restricted[: len(kept)] == kept and all(each["rank"] <= 30 for each in restricted)
+    assert 15 < len(kept) <= len(restricted) < 30 < len(everything)
+
+
 def test_columns_are_ranked_by_score_and_have_counts(client: TestClient, sets: list[VectorSet]) -> None:
     vectors = sets[0].vectors
     result = ask(client, "columns", q="king", count=30)["columns"]

@@ -214,6 +214,13 @@ def count_option(help: str = "how many", default: int = 10) -> Decorator:
     return click.option("-n", "--count", type=int, default=default, show_default=True, help=help)
 
 
+def restrict_option() -> Decorator:
+    """Return the option for the number of most frequent words that answers are taken from."""
+    return click.option(
+        "--restrict-vocab", type=click.IntRange(min=1), metavar="N", help="only some of the N most frequent words"
+    )
+
+
 map_options = combine(
     click.option("--clusters", type=int, help="number of clusters of the map  [default: by the vectors]"),
     click.option("--color-by", metavar="FILE", help="color by classes: lines of a label, a tab and its class"),

@@ -22,6 +22,7 @@ from swivel.cli.flags import (
     group_option,
     ray_option,
     resource_options,
+    restrict_option,
     side_option,
     translate,
     watching_options,
@@ -266,9 +267,8 @@ def demo(output: str, options: RunOptions) -> None:
 @choice_option("--among", ["rows", "columns"], "search the rows (words), or the columns (contexts)")
 @side_option("of a table: these are labels of rows, or of columns")
 @click.option("--guess", is_flag=True, help="guess the vector of an unknown word from its spelling")
-def nearest(
-    vectors: str, words: tuple[str, ...], count: int, among: str, side: str, guess: bool, options: RunOptions
-) -> None:
+@restrict_option()
+def nearest(vectors: str, words: tuple[str, ...], side: str, options: RunOptions, **settings: Any) -> None:
     """The nearest neighbors of words, or of arithmetic on words; the similar rows or columns of a table.
 
     \b
@@ -280,8 +280,9 @@ def nearest(
     model = open_vectors(vectors)
     if side == "columns":
         model = model.T
-    answers = {word: model.nearest(word, count, among=among, guess=guess) for word in words}
-    guesses = {word: model.guess(word) for word in words if guess and word not in model and " " not in word}
+    answers = {word: model.nearest(word, **settings) for word in words}
+    is_guessed = settings["guess"]
+    guesses = {word: model.guess(word) for word in words if is_guessed and word not in model and " " not in word}
 
     data: dict[str, Any] = {word: [each._asdict() for each in neighbors] for word, neighbors in answers.items()}
     for word, guessed in guesses.items():
@@ -299,9 +300,10 @@ cli.add_command(nearest, "similar")
 @click.argument("c")
 @count_option("how many answers", default=5)
 @choice_option("--method", ["3cosadd", "3cosmul"], "rank answers by the sum of the three cosines, or by their product")
-def analogy(vectors: str, a: str, b: str, c: str, count: int, method: str, options: RunOptions) -> None:
+@restrict_option()
+def analogy(vectors: str, a: str, b: str, c: str, options: RunOptions, **settings: Any) -> None:
     """A is to B as C is to ... ?"""
-    answers = open_vectors(vectors).analogy(a, b, c, count=count, method=method)
+    answers = open_vectors(vectors).analogy(a, b, c, **settings)
     show([answer._asdict() for answer in answers], lambda: draw_neighbors({f"{a} : {b} = {c} : ?": answers}))
 
 

@@ -84,6 +84,17 @@ def find_language(text: str) -> str | None:
     return max(sizes, key=lambda name: sizes[name])
 
 
+def refuse_unspaced(text: str, hint: str) -> None:
+    """Raise ConfigError if a text has no spaces between words, and those of the training were split at spaces."""
+    language = find_language(text)
+    if language is not None:
+        raise ConfigError(
+            f"the texts are {language}, which has no spaces between words, so that they cannot be split as the text "
+            f"of the training was: {hint}",
+            argument="tokenizer",
+        )
+
+
 def has_icu() -> bool:
     """Return whether the library for ICU is installed."""
     return importlib.util.find_spec("icu4py") is not None
@@ -94,7 +105,7 @@ def insert_spaces(text: str) -> str:
     if not _RUN.search(text):
         return text
     if not has_icu():
-        raise missing_extra("tokenizer='icu'", "icu4py", "icu")
+        raise missing_extra("words by ICU (tokenizer='icu')", "icu4py", "icu")
     from icu4py.breakers import WordBreaker
 
     # The language does not matter: a dictionary is chosen by the script, and that of ideographs has both languages.
@@ -129,8 +140,8 @@ def split_text(text: str, tokenizer: Tokenizer | str) -> list[str]:
     """Return the tokens of a text by a tokenizer of the user; white space is no token."""
     function = load_function(tokenizer) if isinstance(tokenizer, str) else tokenizer
     try:
-        tokens = list(function(text))
-        return [token for token in tokens if token.strip()]
+        result = function(text)
+        tokens = [] if isinstance(result, str | bytes) else list(result)
     except SwivelError:
         raise
     except Exception as error:
@@ -138,6 +149,12 @@ def split_text(text: str, tokenizer: Tokenizer | str) -> list[str]:
             f"the tokenizer failed with {type(error).__name__}: {first_line(error)}; it must return the words of a "
             f"text as strings; the text: {text[:60]!r}"
         ) from error
+    if isinstance(result, str | bytes) or not all(isinstance(token, str) for token in tokens):
+        wrong = type(result if isinstance(result, str | bytes) else tokens[0]).__name__
+        raise CorpusError(
+            f"the tokenizer must return the words of a text as a list of strings, not {wrong}; the text: {text[:60]!r}"
+        )
+    return [token for token in tokens if token.strip()]
 
 
 def split_texts(texts: Iterable[Any], tokenizer: Tokenizer | str) -> Iterator[Any]:
@@ -157,7 +174,7 @@ def resolve_tokenizer(texts: Texts, config: CorpusConfig, progress: Progress = S
     An iterator may lose its first items; the returned texts are complete.
     """
     if config.tokenizer == "icu" and not has_icu():
-        raise missing_extra("tokenizer='icu'", "icu4py", "icu")
+        raise missing_extra("words by ICU (tokenizer='icu')", "icu4py", "icu")
     if isinstance(config.tokenizer, str) and is_function_name(config.tokenizer):
         load_function(config.tokenizer)  # Report a misspelled name before text is read.
     if config.tokenizer != "auto":

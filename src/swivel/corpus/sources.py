@@ -38,8 +38,9 @@ TEXT_IN_MEMORY, STANDARD_INPUT, PIPE = "iterable", "standard input", "pipe"
 READ_ONCE = {TEXT_IN_MEMORY, STANDARD_INPUT, PIPE}
 PACKED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 COMPRESSION_RATIO = 4  # typical, for text
-_PATH = re.compile(
-    rf"\S*[/{re.escape(os.sep)}]\S*|\S+\.(txt|text|md|csv|tsv|jsonl?|html?|gz|bz2|xz|zst)", re.IGNORECASE
+_PATH = re.compile(  # A sentence without spaces may contain a slash, but paths contain no full stop of such scripts.
+    rf"(?!.*[、。！？])\S*[/{re.escape(os.sep)}]\S*|\S+\.(txt|text|md|csv|tsv|jsonl?|html?|gz|bz2|xz|zst)",
+    re.IGNORECASE,
 )
 _RESERVED_NAMES = ("-", TEXT_IN_MEMORY, "vocabulary")  # names of other inputs in a manifest
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(://|::)")  # two letters or more, because C:\ is a disk

@@ -38,6 +38,7 @@ MEDIA_TYPES = {
 Text = Annotated[str, Query(max_length=MAX_TEXT_LENGTH)]
 Texts = Annotated[list[Text] | None, Query(max_length=MAX_TERMS)]
 Count = Annotated[int, Query(ge=1, le=MAX_ANSWERS)]
+RestrictVocab = Annotated[int | None, Query(ge=1)]  # the most frequent words, of which answers are some
 Number = Annotated[int, Query(ge=0, le=9, alias="set")]
 
 router = APIRouter(prefix="/api")
@@ -88,13 +89,19 @@ def suggest(choice: Chosen, q: Text = "", count: Count = 8) -> Response:
 
 
 @get("/nearest")
-def nearest(choice: Chosen, expression: TypedExpression, guess: bool = False, count: Count = 20) -> Response:
+def nearest(
+    choice: Chosen,
+    expression: TypedExpression,
+    guess: bool = False,
+    count: Count = 20,
+    restrict_vocab: RestrictVocab = None,
+) -> Response:
     """Return the nearest neighbors of an expression; an unknown word may be guessed from its spelling."""
     view = choice[1]
     words = expression.plus + expression.minus
     if guess and len(words) == 1 and words[0] not in view.vectors and view.vectors.subwords is not None:
-        return _json(queries.guess_nearest(view, words[0], count))
-    return _json(queries.find_nearest(view, expression, count))
+        return _json(queries.guess_nearest(view, words[0], count, restrict_vocab))
+    return _json(queries.find_nearest(view, expression, count, restrict_vocab))
 
 
 @get("/columns")
@@ -115,10 +122,11 @@ def analogy(
     words: Annotated[list[Text], Query(min_length=3, max_length=3, alias="word")],
     method: Literal["3cosadd", "3cosmul"] = "3cosadd",
     count: Count = 10,
+    restrict_vocab: RestrictVocab = None,
 ) -> Response:
     """Return the answers to the analogy "a is to b as c is to ?"; the parameter `word` is given three times."""
     a, b, c = words
-    return _json(queries.solve_analogy(choice[1], (a, b, c), method, count))
+    return _json(queries.solve_analogy(choice[1], (a, b, c), method, count, restrict_vocab))
 
 
 @get("/compare")

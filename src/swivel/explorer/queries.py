@@ -285,11 +285,11 @@ def split_at_signs(text: str, known: Container[str]) -> Expression | None:
     return Expression(tuple(terms["+"]), tuple(terms["-"]))
 
 
-def guess_nearest(view: View, word: str, count: int) -> dict[str, Any]:
+def guess_nearest(view: View, word: str, count: int, restrict_vocab: int | None = None) -> dict[str, Any]:
     """Return the words nearest to an unknown word, whose vector is guessed from its spelling."""
     vectors = view.vectors
     guess = vectors.guess(word)
-    answers = vectors.nearest(guess.vector, count)
+    answers = vectors.nearest(guess.vector, count, restrict_vocab=restrict_vocab)
     return {
         "terms": [{"sign": 1, "token": word, "expected_cosine": _round(guess.expected_cosine)}],
         "answers": [
@@ -299,8 +299,11 @@ def guess_nearest(view: View, word: str, count: int) -> dict[str, Any]:
     }
 
 
-def find_nearest(view: View, expression: Expression, count: int) -> dict[str, Any]:
-    """Return the words nearest to an expression, and the cosine of each answer with each term."""
+def find_nearest(view: View, expression: Expression, count: int, restrict_vocab: int | None = None) -> dict[str, Any]:
+    """Return the words nearest to an expression, and the cosine of each answer with each term.
+
+    The answers are some of the `restrict_vocab` most frequent words, or of all words.
+    """
     # All terms are scaled to length 1. The cosine of an answer with the sum is therefore the signed sum of its
     # cosines with the terms, divided by the `length` of the sum (times its certainty, if nothing is subtracted).
     terms = _find_ids(view, [*expression.plus, *expression.minus])  # raises an error with suggestions
@@ -311,27 +314,33 @@ def find_nearest(view: View, expression: Expression, count: int) -> dict[str, An
         scores = multiply(vectors.unit_vectors, direction)[0]
         if not expression.minus:
             scores *= vectors.certainty
-    return _describe_best(view, terms, len(expression.plus), scores, count)
+    return _describe_best(view, terms, len(expression.plus), scores, count, restrict_vocab)
 
 
-def solve_analogy(view: View, words: tuple[str, str, str], method: str, count: int) -> dict[str, Any]:
+def solve_analogy(
+    view: View, words: tuple[str, str, str], method: str, count: int, restrict_vocab: int | None = None
+) -> dict[str, Any]:
     """Answer "a is to b as c is to ?" by 3CosAdd or 3CosMul, with the cosine of each answer with each word."""
     a, b, c = words
     if method == "3cosadd":
-        return {"method": method, **find_nearest(view, Expression((b, c), (a,)), count)}
+        return {"method": method, **find_nearest(view, Expression((b, c), (a,)), count, restrict_vocab)}
 
     first, *others = ids = _find_ids(view, words)
     unit = view.vectors.unit_vectors
     to_first, *to_others = multiply(unit, unit[ids])
     scores = score_products(to_others, [to_first])
-    return {"method": method, **_describe_best(view, [*others, first], 2, scores, count)}
+    return {"method": method, **_describe_best(view, [*others, first], 2, scores, count, restrict_vocab)}
 
 
-def _describe_best(view: View, terms: list[int], added: int, scores: NDArray[np.float32], count: int) -> dict[str, Any]:
+def _describe_best(
+    view: View, terms: list[int], added: int, scores: NDArray[np.float32], count: int, restrict_vocab: int | None
+) -> dict[str, Any]:
     """Return the terms of a query, of which the first ones are added, and its answers; `scores` is modified.
 
-    The answers are the words with the highest scores.
+    The answers are the words with the highest scores among the first rows.
     """
+    if restrict_vocab is not None:
+        scores[restrict_vocab:] = -np.inf
     unit = view.vectors.unit_vectors
     signs = np.array([1] * added + [-1] * (len(terms) - added), np.float32)
 

@@ -30,7 +30,7 @@ from swivel.config import (
     settings_of,
 )
 from swivel.corpus.normalization import normalize_tokens
-from swivel.corpus.segmentation import is_function_name, sample_texts
+from swivel.corpus.segmentation import is_function_name, refuse_unspaced, sample_texts
 from swivel.corpus.sources import Texts, can_compare, find_texts, local_files, record_sources
 from swivel.corpus.vocabulary import Vocabulary, choose_tokens, from_list
 from swivel.counts import Matrix
@@ -104,13 +104,15 @@ def extend(
     counting = _choose_counting(trained, settings)
 
     texts = find_texts(texts, out)
-    if is_function_name(counting.corpus.tokenizer) and "tokenizer" not in settings:
-        # A folder may come from anyone: its manifest must not choose what is imported.
+    tokenizer = counting.corpus.tokenizer
+    if (tokenizer == "words" or is_function_name(tokenizer)) and "tokenizer" not in settings:
         texts, sample = sample_texts(texts, counting.corpus)
-        if sample:
+        if tokenizer == "words":
+            refuse_unspaced(sample, "pass lists of tokens, or tokenizer='words' if clauses are words")
+        # A folder may come from anyone: its manifest must not choose what is imported.
+        elif sample:
             raise ConfigError(
-                f"the text of the training was split by {counting.corpus.tokenizer!r}: pass it as tokenizer, or pass "
-                "lists of tokens",
+                f"the text of the training was split by {tokenizer!r}: pass it as tokenizer, or pass lists of tokens",
                 argument="tokenizer",
             )
     word_list = list_tokens(vocabulary)

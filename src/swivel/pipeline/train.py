@@ -28,11 +28,14 @@ from swivel.storage.output_folder import check_output, has_result, refuse_foreig
 from swivel.training.checkpoint import refuse_other_run, sweep_checkpoints
 from swivel.vectors import Vectors, VectorTable
 from swivel.vectors.formats import as_vectors, source_of
+from swivel.vectors.subwords import MIN_WORDS
 
 if TYPE_CHECKING:
     from swivel.pipeline.tune import Tuning
 
 MAX_GRAPH_DENSITY = 0.05  # of which the recipe graph samples zeros
+LITTLE_TEXT = 5e6  # tokens; with fewer, the recipe default has more weight decay
+MAX_TEXT_DECAY = 1e-3
 TUNING = "tuning.json"  # the record of an unfinished search, in the folder of the vectors
 
 
@@ -258,6 +261,9 @@ def resolve_configs(
     # The sample of zeros suits counts of which 1 % are observed; at 13 % it is too small (experiments/suppressed.md).
     if recipe == "graph" and matrix.cell_count > MAX_GRAPH_DENSITY * matrix.shape[0] * matrix.shape[1]:
         settings.setdefault("zeros", "all")
+    # Other vectors, from which training starts, must not be moved by a small text more than by a large one.
+    if recipe == "default" and "corpus" in matrix.config and len(matrix.rows) >= MIN_WORDS and init is None:
+        settings.setdefault("weight_decay", choose_text_decay(int(matrix.rows.counts.sum())))
     # Only for tables do other settings follow from the counts.
     if recipe != "table":
         return resolve_training(recipe, settings, init)
@@ -271,6 +277,16 @@ def resolve_configs(
     if "weight_decay" not in settings:
         config = dataclasses.replace(config, weight_decay=choose_weight_decay(trained_on, config))
     return config, vectors_config
+
+
+def choose_text_decay(tokens: int) -> float:
+    """Return the weight decay of the recipe `default` for a text: little text needs more (experiments/notes.md).
+
+    >>> [choose_text_decay(tokens) for tokens in (10_000, 300_000, 1_500_000, 5_000_000, 64_000_000)]
+    [0.001, 0.00083, 0.00017, 5e-05, 5e-05]
+    """
+    decay = RECIPES["default"]["train"]["weight_decay"] * max(LITTLE_TEXT / max(tokens, 1), 1.0)
+    return min(float(f"{decay:.2g}"), MAX_TEXT_DECAY)
 
 
 def fit_sparse(counts: Any, *, recipe: str = "table", options: RunOptions, **settings: Any) -> Vectors:

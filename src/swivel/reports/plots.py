@@ -157,7 +157,9 @@ def find_fonts(text: str) -> list[str]:
     manager = need_matplotlib().font_manager
     missing = {ord(char) for char in text if char.isprintable()}
     missing -= _letters_of(manager.findfont(fonts[0]))
-    installed = sorted({(entry.name, entry.fname) for entry in manager.fontManager.ttflist}) if missing else []
+    # Last Resort, which matplotlib contains since 3.11, has a box for every letter.
+    found_fonts = {(entry.name, entry.fname) for entry in manager.fontManager.ttflist if missing}
+    installed = sorted(font for font in found_fonts if "Last Resort" not in font[0])
 
     while missing:
         # The font with most of the letters; of several, the first by name, so that a machine always takes the same.
@@ -169,10 +171,12 @@ def find_fonts(text: str) -> list[str]:
         missing -= found
 
     if missing:
-        scripts = sorted({unicodedata.name(chr(point), "other").split()[0].capitalize() for point in missing})
-        scripts = [_SCRIPT_NAMES.get(name, name) for name in scripts]
+        scripts = {
+            unicodedata.name(char, "other").split()[0].capitalize() for char in map(chr, missing) if char.isalpha()
+        }
+        names = [_SCRIPT_NAMES.get(name, name) for name in sorted(scripts)] or ["symbols such as emoji"]
         warnings.warn(
-            f"no installed font has the letters of {', '.join(scripts)}, which are boxes in the figure: install one, "
+            f"no installed font has the letters of {', '.join(names)}, which are boxes in the figure: install one, "
             "such as Noto Sans, and delete the font cache of matplotlib",
             stacklevel=2,
         )

@@ -76,7 +76,7 @@ class TextEncoder:
 
     def _check_batch(self, batch: list[Any]) -> list[Any]:
         """Return a batch; raise ConfigError if the texts need another tokenizer, or if that was a function."""
-        from swivel.corpus.segmentation import find_language, is_function_name
+        from swivel.corpus.segmentation import is_function_name, refuse_unspaced
 
         texts = [text for text in batch[:_SAMPLE_TEXTS] if isinstance(text, str)]
         hint = "pass lists of tokens, or tokenizer"
@@ -84,13 +84,8 @@ class TextEncoder:
             raise ConfigError(
                 f"the text of the training was split by {self._tokenizer!r}: {hint}", argument="tokenizer"
             )
-        language = find_language("\n".join(texts)) if self._tokenizer == "words" else None
-        if language is not None:
-            raise ConfigError(
-                f"the texts are {language}, which has no spaces between words, so that they cannot be split as the "
-                f"text of the training was: {hint}, such as 'icu'",
-                argument="tokenizer",
-            )
+        if self._tokenizer == "words":
+            refuse_unspaced("\n".join(texts), f"{hint}, such as 'icu'")
         return batch
 
     def _encode_batch(self, texts: NumberedTexts) -> Floats:

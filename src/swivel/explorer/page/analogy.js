@@ -1,7 +1,7 @@
 // The tab of analogies: a is to b as c is to what, with the arithmetic behind each answer.
 import { getJson } from "./api.js";
 import { announce, bar, cosine, h, segments, whole } from "./dom.js";
-import { countPicker, keepRefusal, refusal, table, wordLink } from "./neighbors.js";
+import { countPicker, keepRefusal, refusal, sizePicker, table, wordLink } from "./neighbors.js";
 import { suggestFor } from "./search.js";
 import { current, go, link, viewOf } from "./state.js";
 
@@ -35,7 +35,7 @@ function examples(analogies) {
 }
 
 function ask(set, state, signal) {
-  return getJson("analogy", { set: set.number, view: viewOf(set).key, word: [state.a, state.b, state.c], method: state.method, count: state.n }, signal);
+  return getJson("analogy", { set: set.number, view: viewOf(set).key, word: [state.a, state.b, state.c], method: state.method, count: state.n, restrict_vocab: state.restrict_vocab }, signal);
 }
 
 function drawForm(state, sets) {
@@ -59,11 +59,17 @@ function drawForm(state, sets) {
     event.preventDefault();
     submit();
   });
-  return h("div", {}, h("h2", { class: "title" }, "Analogy"), form, controls(state));
+  return h("div", {}, h("h2", { class: "title" }, "Analogy"), form, controls(state, sets));
 }
 
-const controls = (state) =>
-  h("div", { class: "controls" }, segments("Method", "method", METHODS, state.method, (key) => go({ method: key })), countPicker(state));
+const controls = (state, sets) =>
+  h(
+    "div",
+    { class: "controls" },
+    segments("Method", "method", METHODS, state.method, (key) => go({ method: key })),
+    sizePicker(state, sets),
+    countPicker(state),
+  );
 
 function list(answer, set, several) {
   const title = several ? h("h3", { class: "set" }, set.name) : null;

@@ -10,7 +10,7 @@ import { suggestFor } from "./search.js";
 import { catchLinks, current, go, onChange, reject, unknownParts, viewOf } from "./state.js";
 
 const TABS = { word: drawWord, analogy: drawAnalogy, recommend: drawRecommend, compare: drawCompare, map: drawWord };
-const DRAWN_BY = ["tab", "q", "guess", "basket", "list", "a", "b", "c", "method", "view", "n"]; // what a tab depends on; the map's place is not among it
+const DRAWN_BY = ["tab", "q", "guess", "basket", "list", "a", "b", "c", "method", "view", "n", "restrict_vocab"]; // what a tab depends on; the map's place is not among it
 const find = (id) => document.getElementById(id);
 
 const query = find("query");

@@ -4,6 +4,7 @@ import { amount, announce, bar, cosine, h, segments, whole } from "./dom.js";
 import { current, go, link, viewOf } from "./state.js";
 
 export const COUNTS = ["10", "20", "50", "100", "200"];
+const SIZES = ["1000", "10000", "100000"]; // the most frequent words
 
 /** Draw the tab into `place`; returns what the map should mark: one list of tokens for each set, the word first. */
 export async function drawWord(place, sets, signal) {
@@ -32,7 +33,7 @@ const hasColumns = (set) => set.columns && viewOf(set).noun !== "column";
 async function ask(set, state, signal) {
   const listsColumns = state.list === "columns" && hasColumns(set);
   const view = listsColumns ? "" : viewOf(set).key;
-  const near = await getJson("nearest", { set: set.number, q: state.q, count: state.n, view, guess: state.guess }, signal);
+  const near = await getJson("nearest", { set: set.number, q: state.q, count: state.n, restrict_vocab: state.restrict_vocab, view, guess: state.guess }, signal);
   if (!listsColumns || near.terms.length !== 1 || isGuess(near.terms[0])) return near;
   const found = await getJson("columns", { set: set.number, q: near.terms[0].token, count: state.n }, signal);
   return { ...found, terms: near.terms };
@@ -96,6 +97,7 @@ function controls(state, sets, answer) {
     "div",
     { class: "controls" },
     choose ? segments("What to list", "list", kinds, state.list, (key) => go({ list: key })) : h("span"),
+    sizePicker(state, sets),
     countPicker(state),
   );
 }
@@ -104,6 +106,16 @@ function controls(state, sets, answer) {
 export function countPicker(state) {
   const options = COUNTS.map((count) => h("option", { value: count, selected: count === state.n }, count));
   return h("label", { class: "count" }, "Show ", h("select", { onchange: (event) => go({ n: event.target.value }) }, options));
+}
+
+/** Of which words the answers are some: the most frequent ones, or all. */
+export function sizePicker(state, sets) {
+  const { noun } = viewOf(sets[0]);
+  const sizes = SIZES.filter((size) => size < Math.max(...sets.map((set) => set.tokens)));
+  if (!sizes.length) return null;
+  const name = (size) => (size ? `${whole(Number(size))} most frequent ${noun}s` : `all ${noun}s`);
+  const options = ["", ...sizes].map((size) => h("option", { value: size, selected: size === state.restrict_vocab }, name(size)));
+  return h("label", { class: "count" }, "Among ", h("select", { onchange: (event) => go({ restrict_vocab: event.target.value }) }, options));
 }
 
 function list(answer, set, several, inAll) {

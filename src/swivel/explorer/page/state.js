@@ -12,6 +12,7 @@ const DEFAULTS = {
   method: "3cosadd",
   view: "", // saved, w, c, w+c; "": the first
   n: "20", // how many answers
+  restrict_vocab: "", // so many of the most frequent words; "": all
   layout: "", // pca, umap; "": the best there is
   color: "cluster", // or frequency
   at: "", // x,y,zoom of the map, in thousandths; "": everything
@@ -23,6 +24,7 @@ const VALUES = {
   list: /^(similar|columns)$/,
   method: /^3cos(add|mul)$/,
   n: /^(10|20|50|100|200)$/,
+  restrict_vocab: /^(1000|10000|100000)?$/,
   layout: /^(pca|umap)?$/,
   color: /^(cluster|frequency)$/,
   at: /^(-?\d{1,7},-?\d{1,7},\d{1,7})?$/,
