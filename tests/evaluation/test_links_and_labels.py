@@ -57,7 +57,8 @@ def test_pairs_without_an_edge_have_the_degrees_of_the_edges() -> None:
     rng = np.random.default_rng(1)
     pairs = np.array([(0, node) for node in range(1, 40)] + [(node, node + 1) for node in range(40, 99)]).T
     taken = {tuple(pair) for pair in pairs.T.tolist()} | {(0, node) for node in range(40, 60)}
-    others = links._find_pairs(pairs, taken, rng)
+    numbers = np.array(sorted(a * 100 + b for a, b in taken))
+    others = links._find_pairs(pairs, numbers, 100, rng)
     assert not {tuple(sorted(pair)) for pair in others.T.tolist()} & taken
     assert (others[0] != others[1]).all()
     # The hub is in 39 of 98 edges; of the pairs of uniform nodes it would be in 2. Some of its pairs are edges already.

@@ -86,13 +86,14 @@ def evaluate_links(
 
         held_out = import_counts(held_out, **{"sides": "undirected", **settings})
 
-    pairs = _place_edges(vectors, held_out)
-    pairs = np.unique(np.sort(pairs[:, pairs[0] != pairs[1]], axis=0), axis=1)
-    taken = {tuple(pair) for pair in pairs.T.tolist()}
+    size = len(vectors.vocabulary)
+    edges = _number_pairs(_place_edges(vectors, held_out), size)
+    pairs = np.stack(np.divmod(edges, size))
+    taken = edges
     if known is not None:
-        taken |= {tuple(sorted(pair)) for pair in _place_edges(vectors, known).T.tolist()}
+        taken = np.union1d(edges, _number_pairs(_place_edges(vectors, known), size))
 
-    others = _find_pairs(pairs, taken, np.random.default_rng(seed))
+    others = _find_pairs(pairs, taken, size, np.random.default_rng(seed))
     if not others.size:
         raise EvaluationError("held_out has no edges of two known nodes, or there are no pairs without an edge")
     return _compare_scores(_score_pairs(vectors, pairs), _score_pairs(vectors, others), k)
@@ -110,20 +111,30 @@ def _place_edges(vectors: Vectors, matrix: Matrix) -> Ints:
     return np.asarray(ends[:, (ends >= 0).all(axis=0)])
 
 
-def _find_pairs(pairs: Ints, taken: set[tuple[int, ...]], rng: np.random.Generator) -> Ints:
-    """Return a pair that is not `taken` for each of the pairs: one of its nodes, and one of another pair."""
-    if not pairs.size:
-        return pairs
-    nodes = pairs.ravel()  # in proportion to their held-out edges
-    found = []
+def _number_pairs(pairs: Ints, size: int) -> Ints:
+    """Return the numbers of pairs of two nodes in either order, ascending, each once."""
+    first, second = np.sort(pairs, axis=0)
+    return np.unique((first * size + second)[first != second])
 
-    for ends in pairs.T.tolist():
-        for _ in range(_TRIES):
-            first, second = ends[rng.integers(2)], int(nodes[rng.integers(nodes.size)])
-            if first != second and (min(first, second), max(first, second)) not in taken:
-                found.append((first, second))
-                break
-    return np.array(found, np.int64).reshape(-1, 2).T
+
+def _find_pairs(pairs: Ints, taken: Ints, size: int, rng: np.random.Generator) -> Ints:
+    """Return a pair whose number is not `taken` for each pair: one of its nodes, and one of another pair."""
+    nodes = pairs.ravel()  # in proportion to their held-out edges
+    found = [pairs[:, :0]]
+
+    for _ in range(_TRIES):
+        count = pairs.shape[1]
+        if not count:
+            break
+        first, second = (
+            pairs[rng.integers(2, size=count), np.arange(count)],
+            nodes[rng.integers(nodes.size, size=count)],
+        )
+        numbers = np.minimum(first, second) * size + np.maximum(first, second)
+        is_free = (first != second) & (taken[np.searchsorted(taken, numbers) % taken.size] != numbers)
+        found.append(np.stack([first, second])[:, is_free])
+        pairs = pairs[:, ~is_free]
+    return np.concatenate(found, axis=1)
 
 
 def _score_pairs(vectors: Vectors, pairs: Ints) -> NDArray[np.float64]:

@@ -194,13 +194,26 @@ def test_bad_graphs_are_refused_in_one_line(tmp_path: Path) -> None:
         swivel.import_counts(graph)
     with pytest.raises(ConfigError, match="this graph has its own labels"):
         swivel.import_counts(make_graph(), row_labels=NODES)
-    with pytest.raises(CountsError, match="label 1: labels must be strings or integers, got tuple"):
-        swivel.import_counts(nx.grid_graph([2, 2]))
+    with pytest.raises(CountsError, match="label 1: labels must be strings or integers, got float"):
+        swivel.import_counts(nx.Graph([(0.5, 1)]))
     with pytest.raises(CountsError, match=r"several kinds of nodes or edges: pass what its to_homogeneous\(\) returns"):
         swivel.import_counts(SimpleNamespace(edge_types=[("user", "likes", "film")], num_nodes=5))
     for name in ("a.graphml", "a.gml"):
         with pytest.raises(CountsError, match=f"{name}: not {name[2:].upper()}, or damaged"):
             swivel.import_counts(write_text(tmp_path / name, "no graph"))
+
+
+def test_nodes_may_be_tuples_as_in_every_other_source() -> None:
+    grid = nx.grid_2d_graph(2, 2)
+    assert counts_of(swivel.import_counts(grid)) == counts_of(swivel.import_counts(grid.edges, sides="undirected"))
+    assert swivel.import_counts(grid).count("(0, 0)", "(0, 1)") == 1
+
+
+def test_edges_of_networkx_are_read_with_their_attributes() -> None:
+    graph = make_graph()
+    graph.remove_node("eve")
+    for edges in (graph.edges(data=True), graph.edges(data="weight"), graph.edges):
+        assert counts_of(swivel.import_counts(edges, sides="undirected")) == EXPECTED
 
 
 def test_walks_of_every_source_are_the_same(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,45 @@ def test_p_and_q_bias_the_walks() -> None:
     # with 1/q, against 1/p for the return; all other ways are counted alike.
     assert share_of_returns(p=100.0, q=1.0) < share_of_returns() < share_of_returns(p=0.01, q=1.0)
     assert share_of_returns(p=1.0, q=0.01) < share_of_returns() < share_of_returns(p=1.0, q=100.0)
+
+
+def test_extreme_p_and_q_take_the_only_step_that_there_is() -> None:
+    # A walk on a line has to return from its ends, whatever p is, and the walks of a directed line never return.
+    line = [(str(node), str(node + 1)) for node in range(20)]
+    for sides, p, q in (("undirected", 1e20, 1.0), ("same", 1e-20, 1.0), ("same", 1.0, 1e-20)):
+        matrix = swivel.walk_counts(line, window=2, walks_per_node=5, p=p, q=q, sides=sides)
+        assert matrix.count("3", "4") > 0
+    # From 19 the walk goes on to the end, and from there it returns: not as often as it comes without p.
+    assert swivel.walk_counts(line, window=2, walks_per_node=50, p=1e20).count("0", "0") == 0
+
+
+def test_steps_by_all_edges_have_the_same_shares_as_those_by_rejection(monkeypatch: pytest.MonkeyPatch) -> None:
+    from swivel.counts.importers import walk_kernels as kernels
+
+    table = scipy.sparse.csr_array(random_graph(12, weighted=True, seed=4))
+    starts, ends = table.indptr.astype(np.int64), table.indices.astype(np.uint32)
+    sums = np.cumsum(table.data)
+    node = int(np.diff(starts).argmax())
+    previous = int(ends[starts[node]])
+    edges = slice(starts[node], starts[node + 1])
+    factors = [kernels._bias(starts, ends, previous, end, 4.0, 0.25) for end in ends[edges]]
+    shares = table.data[edges] * factors
+    states = np.arange(20_000, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    picks = [kernels._pick_biased(starts, ends, sums, node, previous, 4.0, 0.25, state) for state in states]
+    found = np.bincount(np.array(picks) - starts[node], minlength=len(factors)) / states.size
+    np.testing.assert_allclose(found, shares / shares.sum(), atol=0.015)
+
+
+def test_the_sample_of_expected_counts_of_large_graphs_is_bounded() -> None:
+    size = 300_000
+    ring = scipy.sparse.eye_array(size, k=1, format="csr") + scipy.sparse.eye_array(size, k=-1, format="csr")
+    graph = walks.make_graph(list(map(str, range(size))), (*ring.tocoo().coords, ring.tocoo().data), "mirrored")
+    blocks = walks.Blocks(graph, WalkConfig(walks=2))
+    tracemalloc.start()
+    walks.choose_smallest(blocks, is_directed=False)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3.2 * 8 * walks.MAX_SAMPLED_COUNTS
 
 
 def test_sampled_walks_follow_edges_and_end_where_there_are_none() -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from swivel.corpus.vocabulary import to_label
 from swivel.counts.block_layout import Ints
 from swivel.counts.importers.context import PIECE, ImportChunk, ImportContext, number_places
 from swivel.errors import ConfigError, CountsError, needs_extra
@@ -60,7 +61,7 @@ def read_graph(graph: Any, context: ImportContext, name: str = "the graph") -> I
     if edges.labels is not None:
         if context.row_labels is not None or context.column_labels is not None:
             raise ConfigError("row_labels and column_labels are for matrices; this graph has its own labels")
-        context.row_labels = [_name_node(label) for label in edges.labels]
+        context.row_labels = list(map(to_label, edges.labels))  # `label_positions` rejects what is no id
     if context.config.sides is None:
         context.sides = edges.sides
 
@@ -76,12 +77,6 @@ def read_graph(graph: Any, context: ImportContext, name: str = "the graph") -> I
         place = number_places(name, "edge", first)
         yield ImportChunk(ends[0, piece], ends[1, piece], None if counts is None else counts[piece], place)
         context.task.advance(min(PIECE, ends.shape[1] - first))
-
-
-def _name_node(label: Any) -> Any:
-    """Return the label of a node, text for an integer; `context.label_positions` rejects what is neither."""
-    is_number = isinstance(label, (int, np.integer)) and not isinstance(label, bool)
-    return str(label) if is_number else label
 
 
 def _as_numbers(weights: Any, name: str) -> NDArray[np.float64]:

@@ -105,6 +105,8 @@ def _as_counts(values: NDArray[Any], place: Place, context: ImportContext) -> ND
 
     counts = np.empty(values.size)
     for index, value in enumerate(values.tolist()):
+        if isinstance(value, dict):  # the attributes of an edge, as in networkx
+            value = value.get("weight", 1)
         if context.config.suppressed_below is not None and (value is None or isinstance(value, str)):
             try:
                 value = math.nan if context.is_mark(value or "") else value

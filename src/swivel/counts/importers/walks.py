@@ -40,7 +40,8 @@ MIN_HUB_NODES = 1_000  # of a graph to which this applies
 # Expected counts take nodes x edges x steps multiplications, about 2 billion a second on each core.
 MAX_OPERATIONS = 2e12
 MAX_CELLS = 1 << 27  # stored expected counts, of 8 bytes
-SAMPLED_NODES = 256  # whose counts show how many are small
+SAMPLED_NODES = 256  # whose counts show how many are small; fewer if these would be too many counts
+MAX_SAMPLED_COUNTS = 1 << 24
 MAX_RANGE = 2.0**27  # between the largest and the smallest expected count
 _LANES = 64  # nodes of a block
 _BLOCK_ARRAYS = 3  # of nodes x lanes float64
@@ -158,7 +159,8 @@ class Blocks:
 
 def choose_smallest(blocks: Blocks, is_directed: bool) -> float:
     """Return the smallest expected count to keep: as few are omitted as the largest matrix and the exact sums allow."""
-    nodes = np.unique(np.linspace(0, blocks.size - 1, min(SAMPLED_NODES, blocks.size)).astype(np.int64))
+    sampled = min(SAMPLED_NODES, math.ceil(MAX_SAMPLED_COUNTS / blocks.size), blocks.size)
+    nodes = np.unique(np.linspace(0, blocks.size - 1, sampled).astype(np.int64))
     sample = np.concatenate([blocks.compute(node, node + 1).ravel() for node in nodes.tolist()])
     sample = np.sort(sample[sample > 0])
     stored = sample.size * blocks.size / nodes.size * (1.0 if is_directed else 0.5)
