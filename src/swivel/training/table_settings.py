@@ -1,6 +1,7 @@
 """Settings of training that follow from a table: ratings, purchases, tags and other rows and columns of two kinds.
 
-experiments/tables.md has the measurements behind the constants, and names the tables on which they were chosen.
+Those of large graphs are here, too. experiments/tables.md has the measurements behind the constants, and names the
+tables on which they were chosen; experiments/graphs.md has those of graphs.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from swivel.config import RECIPES, TrainConfig
+from swivel.config import TrainConfig, stage_config
 from swivel.counts import Matrix
 from swivel.runtime.parallel import open_torch_pool
 from swivel.runtime.resources import check_memory
+from swivel.training.schedule import MAX_BLOCK_SIZE_ON_CPU, MAX_BLOCK_SIZE_ON_GPU, MIN_EPOCHS
 
 UNSEEN_GAP = 6.0  # targets of unobserved cells are this much below those of observed cells
 
@@ -50,6 +52,7 @@ FEW_CELLS = 2_000_000
 # this density.
 USUAL_DENSITY = 0.001
 MAX_DENSITY_RATIO = 4.0
+USUAL_WALK_DENSITY = 0.013  # that of the text on which the sample of the recipe `graph` was chosen
 POPULAR_COLUMNS = 20  # whose share of a table shows how much of it is popularity
 
 
@@ -97,14 +100,35 @@ def _choose_zeros(cells: int, density: float) -> dict[str, Any]:
     if cells <= FEW_CELLS:
         return {"zeros": "all"}
 
-    ratio = min(density / USUAL_DENSITY, MAX_DENSITY_RATIO)
-    usual = RECIPES["table"]["train"]
+    return {"zeros": "auto"} | _scale_zeros("table", min(density / USUAL_DENSITY, MAX_DENSITY_RATIO))
+
+
+def _scale_zeros(recipe: str, ratio: float) -> dict[str, float]:
+    """Return the sample of zeros for counts whose density is `ratio` times the usual one of a recipe."""
+    usual = stage_config(TrainConfig, recipe)
     tiers = {
-        "zeros_common": usual["zeros_common"] * ratio,
-        "zeros_middle": usual["zeros_middle"] * math.sqrt(ratio),
-        "zeros_share": usual["zeros_share"] * ratio,
+        "zeros_common": usual.zeros_common * ratio,
+        "zeros_middle": usual.zeros_middle * math.sqrt(ratio),
+        "zeros_share": usual.zeros_share * ratio,
     }
-    return {"zeros": "auto"} | {name: float(f"{value:.6g}") for name, value in tiers.items()}
+    return {name: float(f"{value:.6g}") for name, value in tiers.items()}
+
+
+def choose_graph_settings(matrix: Matrix, config: TrainConfig) -> dict[str, Any]:
+    """Return the settings of the recipe `graph` that depend on the size of a graph whose walks were counted.
+
+    With the blocks of text, the fewest epochs update the vectors of a large graph more often than is needed, and nearly
+    all of the time is that of zeros.
+    """
+    size = matrix.shape[0]
+    if size <= MAX_SIZE:
+        return {}
+    ideal = math.ceil(size * MIN_EPOCHS / config.updates_per_vector)
+    density = matrix.cell_count / size**2
+    return {
+        "largest_block": min(max(ideal, MAX_BLOCK_SIZE_ON_CPU), MAX_BLOCK_SIZE_ON_GPU),
+        **_scale_zeros("graph", min(density / USUAL_WALK_DENSITY, 1.0)),
+    }
 
 
 def choose_popularity(rows: int, cells: int, column_sums: NDArray[np.float64]) -> float:

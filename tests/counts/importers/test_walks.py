@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 from numpy.typing import NDArray
 
 import swivel
+from message_recorder import MessageRecorder
 from swivel.cli import cli
 from swivel.counts.importers import WalkConfig, walks
 from swivel.errors import ConfigError, CountsError
@@ -147,7 +149,7 @@ def test_the_sample_of_expected_counts_of_large_graphs_is_bounded() -> None:
     graph = walks.make_graph(list(map(str, range(size))), (*ring.tocoo().coords, ring.tocoo().data), "mirrored")
     blocks = walks.Blocks(graph, WalkConfig(walks=2))
     tracemalloc.start()
-    walks.choose_smallest(blocks, is_directed=False)
+    walks.sample_counts(blocks, is_directed=False)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 3.2 * 8 * walks.MAX_SAMPLED_COUNTS
@@ -170,6 +172,15 @@ def test_small_expected_counts_are_omitted() -> None:
     full = to_dense(swivel.walk_counts(table, window=4))
     part = to_dense(swivel.walk_counts(table, window=4, smallest_count=0.05))
     np.testing.assert_allclose(part, np.where(full >= 0.05, full, 0), rtol=1e-5)
+
+
+def test_the_size_of_expected_counts_is_said_before_they_are_computed() -> None:
+    progress = MessageRecorder()
+    matrix = swivel.walk_counts(random_graph(800, seed=5), window=4, progress=progress)
+    said = next(re.search(r"([\d.]+) MiB of disk for walking", line) for line in progress.lines if "walking" in line)
+    # 16 bytes for each cell on one side of the diagonal, from a sample of nodes.
+    assert said is not None
+    assert float(said[1]) == pytest.approx(8 * matrix.cell_count / 2**20, rel=0.1)
 
 
 def test_graphs_with_too_many_cells_keep_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,6 +45,7 @@ MAX_SAMPLED_COUNTS = 1 << 24
 MAX_RANGE = 2.0**27  # between the largest and the smallest expected count
 _LANES = 64  # nodes of a block
 _BLOCK_ARRAYS = 3  # of nodes x lanes float64
+_SPILL_BYTES = 16  # of an expected count, before the matrix is built
 
 WALK_LENGTH = 40  # nodes of a sampled walk
 MAX_WALKS_PER_NODE = 80
@@ -157,16 +158,22 @@ class Blocks:
         return np.asarray(total)
 
 
-def choose_smallest(blocks: Blocks, is_directed: bool) -> float:
-    """Return the smallest expected count to keep: as few are omitted as the largest matrix and the exact sums allow."""
+def sample_counts(blocks: Blocks, is_directed: bool) -> tuple[NDArray[np.float64], float]:
+    """Return the expected counts of some nodes, ascending, and how many of the matrix each one stands for."""
     sampled = min(SAMPLED_NODES, math.ceil(MAX_SAMPLED_COUNTS / blocks.size), blocks.size)
     nodes = np.unique(np.linspace(0, blocks.size - 1, sampled).astype(np.int64))
     sample = np.concatenate([blocks.compute(node, node + 1).ravel() for node in nodes.tolist()])
-    sample = np.sort(sample[sample > 0])
-    stored = sample.size * blocks.size / nodes.size * (1.0 if is_directed else 0.5)
-    smallest = float(sample[-1]) / MAX_RANGE
-    if stored > MAX_CELLS:
-        smallest = max(smallest, float(sample[math.floor(sample.size * (1 - MAX_CELLS / stored))]))
+    return np.sort(sample[sample > 0]), blocks.size / nodes.size * (1.0 if is_directed else 0.5)
+
+
+def choose_smallest(sample: NDArray[np.float64], scale: float) -> float:
+    """Return the smallest expected count to keep: as few are omitted as the largest matrix and the exact sums allow.
+
+    `sample` and `scale` are from `sample_counts`.
+    """
+    smallest = float(sample.max(initial=0.0)) / MAX_RANGE
+    if sample.size * scale > MAX_CELLS:
+        smallest = max(smallest, float(sample[math.floor(sample.size - MAX_CELLS / scale)]))
     return float(f"{smallest:.3g}")
 
 
@@ -176,13 +183,16 @@ def _count_expected(
     from swivel.counts.importers import walk_kernels as kernels
 
     blocks = Blocks(graph, config)
+    sample, scale = sample_counts(blocks, graph.is_directed)
     smallest = config.smallest_count
     if smallest is None:
-        smallest = choose_smallest(blocks, graph.is_directed)
+        smallest = choose_smallest(sample, scale)
     # The memory limit decides how many nodes are advanced together, which does not change their counts.
     per_node = 8 * _BLOCK_ARRAYS * blocks.size * options.thread_count
     lanes = max(min(options.memory_bytes // (2 * per_node), _LANES), 1)
-    ResourceEstimate("walking", 0, per_node, 0, "sample walks: pass walks_per_node").check(path)
+    disk = int(_SPILL_BYTES * scale * (sample.size - np.searchsorted(sample, smallest)))
+    walking = ResourceEstimate("walking", disk, per_node * lanes, disk, "sample walks: pass walks_per_node")
+    walking.announce(path, options.progress)
 
     def list_cells(first: int) -> ImportChunk:
         total = blocks.compute(first, min(first + lanes, blocks.size))
