@@ -123,22 +123,17 @@ def test_the_weight_decay_does_not_depend_on_the_dimensions_and_the_learning_rat
     assert resolve_configs(matrix, "table", {"dim": 256, "learning_rate": 0.3})[0].learning_rate == 0.3
 
 
-def test_large_graphs_have_larger_blocks_and_zeros_by_their_density(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = stage_config(TrainConfig, "graph")
-    assert choose_graph_settings(make_size(65_536, 65_536, 10**6), config) == {}
-    ratio = 0.001 / 0.013
-    sparse = choose_graph_settings(make_size(10**6, 10**6, 10**9), config)
-    tiers = {"zeros_common": 0.03 * ratio, "zeros_middle": 0.2 * math.sqrt(ratio), "zeros_share": 0.006 * ratio}
-    assert sparse == pytest.approx({"largest_block": 4096, **tiers}, rel=1e-5)
-    dense = choose_graph_settings(make_size(200_000, 200_000, 10**9), config)  # 288 updates in 4 epochs of 72 blocks
-    assert dense == {"largest_block": 2778, "zeros_common": 0.03, "zeros_middle": 0.2, "zeros_share": 0.006}
+def test_large_graphs_have_larger_blocks_and_fewer_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choose_graph_settings(524_288) == {}
+    tiers = {"zeros_common": 0.012, "zeros_middle": 0.126491, "zeros_share": 0.0024}
+    assert choose_graph_settings(524_289) == pytest.approx({"largest_block": 4096, **tiers})
 
     # Only graphs, and only what is not given.
-    monkeypatch.setattr(table_settings, "MAX_SIZE", 100)
+    monkeypatch.setattr(table_settings, "MAX_USUAL_NODES", 100)
     ring = [(str(node), str((node + 1) % 1_000)) for node in range(1_000)]
     walks, edges = swivel.walk_counts(ring, window=3), swivel.import_counts(ring, sides="undirected")
     trained = resolve_configs(walks, "graph", {"zeros_share": 0.5})[0]
-    assert (trained.largest_block, trained.zeros_share) == (1024, 0.5) and trained.zeros_common < 0.03
+    assert (trained.largest_block, trained.zeros_share, trained.zeros_common) == (4096, 0.5, 0.012)
     assert resolve_configs(edges, "graph", {})[0].largest_block is None
 
 

@@ -272,7 +272,7 @@ def resolve_configs(
     if recipe == "default" and "corpus" in matrix.config and len(matrix.rows) >= MIN_WORDS and init is None:
         settings.setdefault("weight_decay", choose_text_decay(int(matrix.rows.counts.sum())))
     if recipe == "graph" and matrix.edges is not None:
-        settings = {**choose_graph_settings(matrix, stage_config(TrainConfig, recipe, **settings)), **settings}
+        settings = {**choose_graph_settings(matrix.shape[0]), **settings}
     # Only for tables do other settings follow from the counts.
     if recipe != "table":
         return resolve_training(recipe, settings, init)

@@ -17,7 +17,7 @@ from swivel.config import TrainConfig, stage_config
 from swivel.counts import Matrix
 from swivel.runtime.parallel import open_torch_pool
 from swivel.runtime.resources import check_memory
-from swivel.training.schedule import MAX_BLOCK_SIZE_ON_CPU, MAX_BLOCK_SIZE_ON_GPU, MIN_EPOCHS
+from swivel.training.schedule import MAX_BLOCK_SIZE_ON_GPU
 
 UNSEEN_GAP = 6.0  # targets of unobserved cells are this much below those of observed cells
 
@@ -52,7 +52,9 @@ FEW_CELLS = 2_000_000
 # this density.
 USUAL_DENSITY = 0.001
 MAX_DENSITY_RATIO = 4.0
-USUAL_WALK_DENSITY = 0.013  # that of the text on which the sample of the recipe `graph` was chosen
+# Graphs with more nodes have larger blocks and fewer zeros, which lowers the quality a little: experiments/graphs.md.
+MAX_USUAL_NODES = 1 << 19
+LARGE_GRAPH_ZEROS = 0.4  # times the usual sample
 POPULAR_COLUMNS = 20  # whose share of a table shows how much of it is popularity
 
 
@@ -114,21 +116,15 @@ def _scale_zeros(recipe: str, ratio: float) -> dict[str, float]:
     return {name: float(f"{value:.6g}") for name, value in tiers.items()}
 
 
-def choose_graph_settings(matrix: Matrix, config: TrainConfig) -> dict[str, Any]:
+def choose_graph_settings(nodes: int) -> dict[str, Any]:
     """Return the settings of the recipe `graph` that depend on the size of a graph whose walks were counted.
 
-    With the blocks of text, the fewest epochs update the vectors of a large graph more often than is needed, and nearly
-    all of the time is that of zeros.
+    With the blocks of text, the fewest epochs update the vectors of a large graph ten times as often as is needed, and
+    nearly all of the time is that of blocks and zeros: hours for a million nodes.
     """
-    size = matrix.shape[0]
-    if size <= MAX_SIZE:
+    if nodes <= MAX_USUAL_NODES:
         return {}
-    ideal = math.ceil(size * MIN_EPOCHS / config.updates_per_vector)
-    density = matrix.cell_count / size**2
-    return {
-        "largest_block": min(max(ideal, MAX_BLOCK_SIZE_ON_CPU), MAX_BLOCK_SIZE_ON_GPU),
-        **_scale_zeros("graph", min(density / USUAL_WALK_DENSITY, 1.0)),
-    }
+    return {"largest_block": MAX_BLOCK_SIZE_ON_GPU, **_scale_zeros("graph", LARGE_GRAPH_ZEROS)}
 
 
 def choose_popularity(rows: int, cells: int, column_sums: NDArray[np.float64]) -> float:
