@@ -23,7 +23,6 @@ from swivel.training import table_settings
 from swivel.training.fold_in import fold_in
 from swivel.training.table_settings import (
     choose_block_size,
-    choose_graph_settings,
     choose_popularity,
     choose_table_settings,
     choose_weight_decay,
@@ -121,20 +120,6 @@ def test_the_weight_decay_does_not_depend_on_the_dimensions_and_the_learning_rat
     rates = [resolve_configs(matrix, "table", {"dim": dim})[0].learning_rate for dim in (16, 64, 256, 1_024)]
     assert rates == [0.5, 0.5, 0.25, 0.125]
     assert resolve_configs(matrix, "table", {"dim": 256, "learning_rate": 0.3})[0].learning_rate == 0.3
-
-
-def test_large_graphs_have_larger_blocks_and_fewer_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert choose_graph_settings(524_288) == {}
-    tiers = {"zeros_common": 0.012, "zeros_middle": 0.126491, "zeros_share": 0.0024}
-    assert choose_graph_settings(524_289) == pytest.approx({"largest_block": 4096, **tiers})
-
-    # Only graphs, and only what is not given.
-    monkeypatch.setattr(table_settings, "MAX_USUAL_NODES", 100)
-    ring = [(str(node), str((node + 1) % 1_000)) for node in range(1_000)]
-    walks, edges = swivel.walk_counts(ring, window=3), swivel.import_counts(ring, sides="undirected")
-    trained = resolve_configs(walks, "graph", {"zeros_share": 0.5})[0]
-    assert (trained.largest_block, trained.zeros_share, trained.zeros_common) == (4096, 0.5, 0.012)
-    assert resolve_configs(edges, "graph", {})[0].largest_block is None
 
 
 def test_weight_decay_ignores_empty_rows_and_the_scale_of_counts() -> None:

@@ -241,13 +241,6 @@ def resolve_configs(
     matrix: Matrix, recipe: str, settings: Mapping[str, Any], init: Vectors | None = None
 ) -> tuple[TrainConfig, VectorsConfig]:
     """Return how vectors of a matrix are trained and combined; rows are not added to columns of another kind."""
-    from swivel.training.table_settings import (
-        choose_graph_settings,
-        choose_learning_rate,
-        choose_table_settings,
-        choose_weight_decay,
-    )
-
     settings = settings_of(settings, TrainConfig, VectorsConfig)
     transform = stage_config(TrainConfig, recipe, **settings).transform
     if not matrix.columns_per_row:
@@ -271,11 +264,11 @@ def resolve_configs(
     # Other vectors, from which training starts, must not be moved by a small text more than by a large one.
     if recipe == "default" and "corpus" in matrix.config and len(matrix.rows) >= MIN_WORDS and init is None:
         settings.setdefault("weight_decay", choose_text_decay(int(matrix.rows.counts.sum())))
-    if recipe == "graph" and matrix.edges is not None:
-        settings = {**choose_graph_settings(matrix.shape[0]), **settings}
     # Only for tables do other settings follow from the counts.
     if recipe != "table":
         return resolve_training(recipe, settings, init)
+
+    from swivel.training.table_settings import choose_learning_rate, choose_table_settings, choose_weight_decay
 
     trained_on = matrix.transformed(transform)
     config, vectors_config = resolve_training(recipe, {**choose_table_settings(trained_on), **settings}, init)

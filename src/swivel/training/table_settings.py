@@ -1,7 +1,6 @@
 """Settings of training that follow from a table: ratings, purchases, tags and other rows and columns of two kinds.
 
-Those of large graphs are here, too. experiments/tables.md has the measurements behind the constants, and names the
-tables on which they were chosen; experiments/graphs.md has those of graphs.
+experiments/tables.md has the measurements behind the constants, and names the tables on which they were chosen.
 """
 
 from __future__ import annotations
@@ -13,11 +12,10 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from swivel.config import TrainConfig, stage_config
+from swivel.config import RECIPES, TrainConfig
 from swivel.counts import Matrix
 from swivel.runtime.parallel import open_torch_pool
 from swivel.runtime.resources import check_memory
-from swivel.training.schedule import MAX_BLOCK_SIZE_ON_GPU
 
 UNSEEN_GAP = 6.0  # targets of unobserved cells are this much below those of observed cells
 
@@ -52,9 +50,6 @@ FEW_CELLS = 2_000_000
 # this density.
 USUAL_DENSITY = 0.001
 MAX_DENSITY_RATIO = 4.0
-# Graphs with more nodes have larger blocks and fewer zeros, which lowers the quality a little: experiments/graphs.md.
-MAX_USUAL_NODES = 1 << 19
-LARGE_GRAPH_ZEROS = 0.4  # times the usual sample
 POPULAR_COLUMNS = 20  # whose share of a table shows how much of it is popularity
 
 
@@ -102,29 +97,14 @@ def _choose_zeros(cells: int, density: float) -> dict[str, Any]:
     if cells <= FEW_CELLS:
         return {"zeros": "all"}
 
-    return {"zeros": "auto"} | _scale_zeros("table", min(density / USUAL_DENSITY, MAX_DENSITY_RATIO))
-
-
-def _scale_zeros(recipe: str, ratio: float) -> dict[str, float]:
-    """Return the sample of zeros for counts whose density is `ratio` times the usual one of a recipe."""
-    usual = stage_config(TrainConfig, recipe)
+    ratio = min(density / USUAL_DENSITY, MAX_DENSITY_RATIO)
+    usual = RECIPES["table"]["train"]
     tiers = {
-        "zeros_common": usual.zeros_common * ratio,
-        "zeros_middle": usual.zeros_middle * math.sqrt(ratio),
-        "zeros_share": usual.zeros_share * ratio,
+        "zeros_common": usual["zeros_common"] * ratio,
+        "zeros_middle": usual["zeros_middle"] * math.sqrt(ratio),
+        "zeros_share": usual["zeros_share"] * ratio,
     }
-    return {name: float(f"{value:.6g}") for name, value in tiers.items()}
-
-
-def choose_graph_settings(nodes: int) -> dict[str, Any]:
-    """Return the settings of the recipe `graph` that depend on the size of a graph whose walks were counted.
-
-    With the blocks of text, the fewest epochs update the vectors of a large graph ten times as often as is needed, and
-    nearly all of the time is that of blocks and zeros: hours for a million nodes.
-    """
-    if nodes <= MAX_USUAL_NODES:
-        return {}
-    return {"largest_block": MAX_BLOCK_SIZE_ON_GPU, **_scale_zeros("graph", LARGE_GRAPH_ZEROS)}
+    return {"zeros": "auto"} | {name: float(f"{value:.6g}") for name, value in tiers.items()}
 
 
 def choose_popularity(rows: int, cells: int, column_sums: NDArray[np.float64]) -> float:
