@@ -137,7 +137,7 @@ def fit_swivel(counts: Counts, dim: int) -> Callable[..., Floats]:
     def fit(own: bool = False, **settings: Any) -> Floats:
         matrix = counts.matrix(own)
         vectors = swivel.train(matrix, dim=dim, progress=False, threads=1, **settings)
-        return order_rows(matrix, vectors.rows, counts.labels)
+        return order_rows(matrix, vectors.vectors, counts.labels)
 
     return fit
 

@@ -93,10 +93,9 @@ def hash_bytes(data: Bytes, start: int, stop: int) -> Any:
 @_compile
 def hash_texts(data: Bytes, ends: Ints, hashes: Ints) -> None:
     """Write the hash of each text of `data`, which end at `ends`."""
-    start = 0
     for number in range(ends.size):
+        start = ends[number - 1] if number else 0
         hashes[number] = hash_bytes(data, start, ends[number])
-        start = ends[number]
 
 
 @_inline

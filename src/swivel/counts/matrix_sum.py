@@ -149,7 +149,7 @@ def describe_sites(matrices: Sequence[Matrix]) -> list[dict[str, Any]]:
     sites: list[dict[str, Any]] = []
     for matrix in matrices:
         rows, columns = matrix.shape
-        site = {"rows": rows, "columns": columns, "cells": matrix.cell_count, "total": matrix.total}
+        site: dict[str, Any] = {"rows": rows, "columns": columns, "cells": matrix.cell_count, "total": matrix.total}
         if matrix.path is not None:
             folder = matrix.path.resolve()
             site = {"name": folder.parent.name if folder.name == STAGE else folder.name, **site}
