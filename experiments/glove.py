@@ -34,15 +34,20 @@ class GloveConfig:
 
 
 def train_glove(
-    matrix: Matrix, config: GloveConfig, *, threads: int = 1, progress: Progress = SILENT
+    matrix: Matrix, config: GloveConfig, *, sums: Floats | None = None, threads: int = 1, progress: Progress = SILENT
 ) -> tuple[Floats, list[float]]:
-    """Return w + c for every row of a matrix whose rows and columns are the same, and the mean loss of each epoch."""
+    """Return w + c for every row of a matrix whose rows and columns are the same, and the mean loss of each epoch.
+
+    With `sums` of the rows, PMI replaces log x, so that the biases need not learn them.
+    """
     rng = np.random.default_rng(config.seed)
     cells = matrix.to_scipy().tocoo()
     order = rng.permutation(cells.nnz)
     rows, columns, counts = cells.row[order].astype(np.int32), cells.col[order].astype(np.int32), cells.data[order]
     weights = np.minimum(1, (counts / config.x_max) ** config.alpha).astype(np.float32)
     log_counts = np.log(counts).astype(np.float32)
+    if sums is not None:
+        log_counts += np.log(sums.sum() / (sums[rows] * sums[columns]))
 
     # Vector and bias of each row, then of each column; the sums of squared steps begin at 1.
     shape = (2, len(matrix.rows), config.dim + 1)

@@ -121,7 +121,7 @@ OTHER_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
             "code": None,
             "time": None,
             "within": None,
-            "count_events": False,
+            "counting": "persons",
             "suppressed_below": None,
             "drop_empty": False,
         },

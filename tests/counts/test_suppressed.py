@@ -22,6 +22,7 @@ from swivel.cli import cli
 from swivel.config import TrainConfig
 from swivel.counts import Matrix
 from swivel.errors import ConfigError, CountsError, SwivelError, VocabularyError
+from swivel.pipeline.info import describe_folder
 from swivel.runtime.options import RunOptions
 from swivel.training.fold_in import fold_in
 
@@ -355,6 +356,27 @@ def test_a_wrong_limit_of_exported_counts_is_refused(limit: Any, tmp_path: Path)
     matrix = swivel.import_counts([("tea", "milk", 20)])
     with pytest.raises(ConfigError, match="suppress_below must be a positive number up to 1e30, got"):
         swivel.export_counts(matrix, tmp_path / "counts.tsv", suppress_below=limit)
+
+
+def test_info_lists_every_site_by_name(tmp_path: Path) -> None:
+    file = write_text(tmp_path / "pairs.csv", PAIRS)
+    swivel.import_counts(file, tmp_path / "north", suppressed_below=11, sides="undirected")
+    for name, limit in (("east", 6), ("south/matrix", 11)):
+        import_site(drop_small(make_counts(1), limit), suppressed_below=limit).save(tmp_path / name)
+    swivel.add(tmp_path / "north", tmp_path / "east", tmp_path / "south", out=tmp_path / "pooled")
+    sites = describe_folder(tmp_path / "pooled")["settings"]["sum"]
+    assert [site["name"] for site in sites.values()] == ["north", "east", "south"]
+    limits = [(site.get("suppressed_below"), site.get("marked_below")) for site in sites.values()]
+    assert limits == [(None, 11), (6, None), (11, None)]
+
+
+def test_a_header_above_marked_counts_is_known(tmp_path: Path) -> None:
+    file = write_text(tmp_path / "pairs.csv", "code,other,patients\n" + PAIRS)
+    with pytest.warns(swivel.errors.SwivelWarning, match="is taken for a header"):
+        matrix = swivel.import_counts(file, suppressed_below=11, sides="undirected")
+    assert sorted(matrix.rows.tokens) == list("abcd")
+    # A mark on the first line is a count.
+    assert swivel.import_counts(write_text(file, PAIRS), suppressed_below=11, sides="undirected").total == matrix.total
 
 
 @pytest.mark.parametrize("suffix", ["tsv", "csv"])

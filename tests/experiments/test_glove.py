@@ -63,3 +63,13 @@ def test_the_same_seed_gives_the_same_vectors_on_one_thread() -> None:
 def test_the_defaults_are_those_of_the_paper() -> None:
     config = GloveConfig()
     assert (config.dim, config.epochs, config.x_max, config.alpha, config.learning_rate) == (300, 100, 100, 0.75, 0.05)
+
+
+def test_with_sums_the_target_is_pmi() -> None:
+    # Counts that are products of sums have PMI 0, which vectors near 0 and no biases fit.
+    sums = np.array([1.0, 2.0, 4.0, 8.0], np.float32)
+    products = np.outer(sums, sums) / sums.sum() * 15
+    matrix = swivel.import_counts(products, sides="mirrored", progress=False)
+    config = GloveConfig(dim=2, epochs=1)
+    ranked = matrix.row_sums.astype(np.float32)
+    assert train_glove(matrix, config, sums=ranked)[1][0] < 0.05 < train_glove(matrix, config)[1][0]

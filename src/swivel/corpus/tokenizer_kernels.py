@@ -90,6 +90,14 @@ def hash_bytes(data: Bytes, start: int, stop: int) -> Any:
     return value
 
 
+@_compile
+def hash_texts(data: Bytes, ends: Ints, hashes: Ints) -> None:
+    """Write the hash of each text of `data`, which end at `ends`."""
+    for number in range(ends.size):
+        start = ends[number - 1] if number else 0
+        hashes[number] = hash_bytes(data, start, ends[number])
+
+
 @_inline
 def _is_type(arena: Bytes, types: Ints, number: Any, data: Bytes, start: int, length: int) -> bool:
     """Return whether the bytes of a type equal those of `data`."""

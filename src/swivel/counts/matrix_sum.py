@@ -18,7 +18,7 @@ from swivel.config import CountConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts.block_layout import Ints
 from swivel.counts.builder import MatrixBuilder, MatrixSpec, OwnSums, building_bytes
-from swivel.counts.matrix import Matrix
+from swivel.counts.matrix import STAGE, Matrix
 from swivel.errors import CountsError
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import track
@@ -149,9 +149,15 @@ def describe_sites(matrices: Sequence[Matrix]) -> list[dict[str, Any]]:
     sites: list[dict[str, Any]] = []
     for matrix in matrices:
         rows, columns = matrix.shape
-        site = {"rows": rows, "columns": columns, "cells": matrix.cell_count, "total": matrix.total}
+        site: dict[str, Any] = {"rows": rows, "columns": columns, "cells": matrix.cell_count, "total": matrix.total}
+        if matrix.path is not None:
+            folder = matrix.path.resolve()
+            site = {"name": folder.parent.name if folder.name == STAGE else folder.name, **site}
+        limit = matrix.config.get("import", {}).get("suppressed_below")
         if matrix.suppressed_below is not None:
             site["suppressed_below"] = matrix.suppressed_below
+        elif limit is not None:  # its suppressed cells are marked, and read as a count
+            site["marked_below"] = limit
         sites += matrix.config.get("sum", {}).get("sites", [site])
     return sites
 

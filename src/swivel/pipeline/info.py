@@ -39,6 +39,9 @@ def describe_folder(path: Path, *, verify: bool = False, verbose: bool = False) 
         folder.verify()
     # Digests are for programs: a line each, and often hundreds of them.
     hidden = () if verbose else (SOURCES, "tensors")  # digests
+    settings = dict(manifest.config)
+    if "sum" in settings:
+        settings["sum"] = {f"matrix {number}": site for number, site in enumerate(settings["sum"]["sites"], 1)}
     return {
         "folder": str(path),
         "holds": manifest.stage,
@@ -50,7 +53,7 @@ def describe_folder(path: Path, *, verify: bool = False, verbose: bool = False) 
             for name, part in manifest.parts.items()
         },
         "facts": {name: value for name, value in manifest.facts.items() if name not in hidden},
-        "settings": dict(manifest.config),
+        "settings": settings,
         "made by": f"swivel-embeddings {manifest.library}",
         **({"checksums": "all as written"} if verify else {}),
     }

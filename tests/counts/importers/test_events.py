@@ -37,8 +37,10 @@ def make_events(seed: int, events: int = 500) -> list[Event]:
     return drawn + drawn[:20]
 
 
-def count_naively(events: list[Event], gap: timedelta | None, *, is_each: bool) -> dict[tuple[str, str], float]:
-    """Return the number of persons, or of pairs of events, for each pair of different codes in alphabetic order."""
+def count_naively(
+    events: list[Event], gap: timedelta | None, counting: str = "persons"
+) -> dict[tuple[str, str], float]:
+    """Return the number of persons, windows or pairs of events for each pair of codes in alphabetic order."""
     by_person = defaultdict(list)
     for person, time, code in events:
         by_person[person].append((time, code))
@@ -46,10 +48,20 @@ def count_naively(events: list[Event], gap: timedelta | None, *, is_each: bool) 
     counts: Counter[tuple[str, str]] = Counter()
     for own in by_person.values():
         pairs: Counter[tuple[str, str]] = Counter()
+        windows = defaultdict(set)
+        first = min(time for time, _ in own)
         for (time, code), (other_time, other) in itertools.combinations(own, 2):
+            pair = min(code, other), max(code, other)
             if code != other and (gap is None or abs(time - other_time) <= gap):
-                pairs[min(code, other), max(code, other)] += 1
-        counts.update(pairs if is_each else dict.fromkeys(pairs, 1))
+                pairs[pair] += 1
+            if code != other and gap and (time - first) // gap == (other_time - first) // gap:
+                windows[pair].add((time - first) // gap)
+            elif code != other and time == other_time:
+                windows[pair].add((time - first) // timedelta(microseconds=1))
+        if counting == "windows":
+            counts.update({pair: len(numbers) for pair, numbers in windows.items()})
+        else:
+            counts.update(pairs if counting == "events" else dict.fromkeys(pairs, 1))
     return dict(counts)
 
 
@@ -60,29 +72,42 @@ def half_of(matrix: Matrix) -> dict[tuple[str, str], float]:
     return {pair: count for pair, count in counts.items() if count}
 
 
-@pytest.mark.parametrize("is_each", [False, True])
+@pytest.mark.parametrize("counting", ["persons", "windows", "events"])
 @pytest.mark.parametrize(
     ("within", "gap"),
     [("3d", timedelta(days=3)), ("6h", timedelta(hours=6)), ("0s", timedelta()), (None, None)],
 )
-def test_events_are_counted_as_by_all_pairs(within: str | None, gap: timedelta | None, is_each: bool) -> None:
+def test_events_are_counted_as_by_all_pairs(within: str | None, gap: timedelta | None, counting: str) -> None:
+    if counting == "windows" and within is None:
+        return
     events = make_events(1)
     times = {"time": 2, "within": within} if within else {}
-    matrix = swivel.import_counts(events, by=1, code=3, count_events=is_each, **times)  # type: ignore[arg-type]
-    assert half_of(matrix) == count_naively(events, gap, is_each=is_each)
+    matrix = swivel.import_counts(events, by=1, code=3, counting=counting, **times)  # type: ignore[arg-type]
+    assert half_of(matrix) == count_naively(events, gap, counting)
     assert matrix.is_symmetric
+
+
+def test_windows_follow_each_other_from_the_first_event_on() -> None:
+    begin = datetime(2026, 1, 31)
+    days = [("tea", 0), ("jam", 29), ("tea", 30), ("jam", 31), ("milk", 59)]
+    events = [("ann", begin + timedelta(days=day), code) for code, day in days]
+    # A microsecond before its end, an event is in the window still, also after 98 years.
+    late = begin + timedelta(days=30 * 1_200)
+    events += [("ann", late - timedelta(microseconds=1), "milk"), ("ann", late, "tea")]
+    matrix = swivel.import_counts(events, by=1, time=2, code=3, within="30d", counting="windows")
+    assert half_of(matrix) == {("jam", "tea"): 2.0, ("jam", "milk"): 1.0, ("milk", "tea"): 1.0}
 
 
 def test_parts_of_little_memory_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("swivel.counts.importers.events.PIECE", 64)
-    monkeypatch.setattr("swivel.counts.importers.events._KNOWN_PERSONS", 16)
     events = make_events(2)
-    settings: dict[str, Any] = {"by": 1, "time": 2, "code": 3, "within": "5d", "count_events": True}
+    settings: dict[str, Any] = {"by": 1, "time": 2, "code": 3, "within": "5d", "counting": "events"}
     whole = swivel.import_counts(events, **settings)
     monkeypatch.setattr("swivel.counts.importers.events._BYTES_PER_EVENT", 1 << 20)  # parts of a few persons each
-    parts = swivel.import_counts(events, memory="64MiB", **settings)
-    assert parts.fingerprint == whole.fingerprint
-    assert half_of(parts) == count_naively(events, timedelta(days=5), is_each=True)
+    for threads in (1, 3):
+        parts = swivel.import_counts(events, memory="64MiB", threads=threads, **settings)
+        assert parts.fingerprint == whole.fingerprint
+    assert half_of(parts) == count_naively(events, timedelta(days=5), "events")
 
 
 def write_source(kind: str, events: list[Event], folder: Path) -> Any:
@@ -112,7 +137,7 @@ def write_source(kind: str, events: list[Event], folder: Path) -> Any:
 def test_every_kind_of_table_has_the_same_events(kind: str, tmp_path: Path) -> None:
     events = make_events(3)
     matrix = swivel.import_counts(write_source(kind, events, tmp_path), **NAMES, within="2d")
-    assert half_of(matrix) == count_naively(events, timedelta(days=2), is_each=False)
+    assert half_of(matrix) == count_naively(events, timedelta(days=2))
 
 
 def test_rows_of_a_database_and_numbers_as_times_are_read() -> None:
@@ -121,9 +146,37 @@ def test_rows_of_a_database_and_numbers_as_times_are_read() -> None:
     database.execute("create table events (patient text, day real, code text)")
     days = [(person, time.timestamp() / 86_400, code) for person, time, code in events]
     database.executemany("insert into events values (?, ?, ?)", days)
-    cursor = database.execute("select * from events")
-    matrix = swivel.import_counts(cursor, by=1, time=2, code=3, within=7)
-    assert half_of(matrix) == count_naively(events, timedelta(days=7), is_each=False)
+    expected = count_naively(events, timedelta(days=7))
+    query = "select * from events"
+    for by, time, code in ((1, 2, 3), ("patient", "day", "code")):
+        matrix = swivel.import_counts(database.execute(query), by=by, time=time, code=code, within=7)
+        assert half_of(matrix) == expected
+    # Rows of SQLAlchemy and of sqlite3 are no tuples, and the former's results have no description.
+    database.row_factory = sqlite3.Row
+    assert half_of(swivel.import_counts(database.execute(query), by=1, time=2, code=3, within=7)) == expected
+    result = QueryResult(list(map(list, days)))
+    assert half_of(swivel.import_counts(result, by="patient", time="day", code="code", within=7)) == expected
+
+
+class QueryResult(list[Any]):
+    """Rows with the names of their fields."""
+
+    def keys(self) -> list[str]:
+        return ["patient", "day", "code"]
+
+
+@pytest.mark.parametrize(
+    ("persons", "message"),
+    [
+        (["ann", ""], "item 2: the label is empty"),
+        (["ann", "b\ud800"], "item 2: the label .* has a lone surrogate"),
+        ([b"ann", b"b\xff"], "item 2: a label is not valid UTF-8"),
+        (["ann", 1.5], "item 2: labels must be strings or integers, got float 1.5"),
+    ],
+)
+def test_persons_that_are_no_text_are_refused_with_their_place(persons: list[Any], message: str) -> None:
+    with pytest.raises(CountsError, match=message):
+        swivel.import_counts(list(zip(persons, ["tea", "jam"], strict=True)), by=1, code=2)
 
 
 def test_long_tables_of_orders_are_baskets() -> None:
@@ -138,7 +191,8 @@ EVENTS = "patient,date,code\nann,2026-01-01,tea\nann,2026-01-20,jam\nbob,2026-01
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"by": "patient"}, "pass code"),
     ({"code": "code"}, "code is for events: pass by"),
-    ({"count_events": True}, "count_events is for events: pass by"),
+    ({"counting": "events"}, "counting is for events: pass by"),
+    ({"by": "patient", "code": "code", "counting": "windows"}, "windows need times: pass time and within"),
     ({**NAMES}, "time and within need each other"),
     ({**NAMES, "within": "a month"}, "within must be a time such as 30d or 12h, or a number, got 'a month'"),
     ({**NAMES, "within": "30"}, "line 2: the time '2026-01-01' is not a number; pass within with a unit"),

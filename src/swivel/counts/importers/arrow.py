@@ -169,7 +169,7 @@ def _take_counts(pa: Any, array: Any, place: Place, context: ImportContext) -> N
     array = _take_plain(pa, array, context.number_name, place)
     types = pa.types
     if context.config.has_dates:
-        if not types.is_temporal(array.type):
+        if not (types.is_date(array.type) or types.is_timestamp(array.type)):
             return context.read_times(array.to_pylist(), place)
         return np.asarray(array.cast(pa.timestamp("us")).cast(pa.int64()).to_numpy(False), np.float64)
     if not (types.is_integer(array.type) or types.is_floating(array.type) or types.is_decimal(array.type)):

@@ -48,7 +48,7 @@ MAX_TOTAL_BITS = 61
 _MAX_BITS = 60  # largest unit: 2^60
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_MARK = re.compile(r"\*?|<(=?) *(\d+(?:\.\d+)?)")  # of a suppressed cell in a text
+MARK = re.compile(r"\*?|<(=?) *(\d+(?:\.\d+)?)")  # of a suppressed cell in a text
 
 
 def number_places(name: str, kind: str, begin: int) -> Place:
@@ -250,7 +250,7 @@ class ImportContext:
 
     def is_mark(self, text: str) -> bool:
         """Return whether a text in place of a count marks a suppressed cell, such as <11 or *."""
-        found = _MARK.fullmatch(text.strip())
+        found = MARK.fullmatch(text.strip())
         limit = self.config.suppressed_below
         if limit is None or found is None:
             return False

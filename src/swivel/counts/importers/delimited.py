@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.corpus.streams import LineBlock, read_table_lines
-from swivel.counts.importers.context import ImportChunk, ImportContext, Place
+from swivel.counts.importers.context import MARK, ImportChunk, ImportContext, Place
 from swivel.counts.importers.import_config import SEPARATORS, ImportConfig, pick_fields
 from swivel.errors import CountsError, SwivelWarning
 from swivel.runtime.display import escape_controls
@@ -137,9 +137,13 @@ def _has_header(batch: FieldBatch, config: ImportConfig) -> bool:
     if wanted:
         return wanted <= {name.decode(errors="replace") for name in names}
 
+    def is_count(text: bytes) -> bool:
+        has_marks = config.suppressed_below is not None
+        return is_number(text) or (has_marks and MARK.fullmatch(text.decode(errors="replace").strip()) is not None)
+
     lines = batch.fields[batch.width : _HEADER_LINES * batch.width]
     columns = [lines[number :: batch.width] for number in range(batch.width)]
-    is_header = not any(map(is_number, names)) and any(all(map(is_number, column)) for column in columns)
+    is_header = not any(map(is_count, names)) and any(all(map(is_count, column)) for column in columns)
     return bool(lines) and is_header
 
 

@@ -44,7 +44,7 @@ class FileFormat(NamedTuple):
 
 
 _TEXT = ("header", "separator", "comment")
-_EVENTS = ("by", "code", "time", "within", "count_events", "largest_basket")
+_EVENTS = ("by", "code", "time", "within", "counting", "largest_basket")
 FORMATS = {
     "triples": FileFormat(
         (".tsv", ".csv", ".txt"), "delimited.read_triples", ("fields", *_TEXT, *_EVENTS), may_be_packed=True
@@ -120,8 +120,11 @@ class ImportConfig:
         "number if times are numbers",
         DURATION,
     )
-    count_events: bool = config_field(
-        False, "count all pairs of events, instead of the persons that have such a pair", FLAG
+    counting: str = config_field(
+        "persons",
+        "of events: count the persons that have two codes within that time, their windows that have both (as long as "
+        "within, one after the other from the first event on), or all pairs of events within that time",
+        one_of("persons", "windows", "events"),
     )
     suppressed_below: float | None = config_field(
         None,
@@ -138,13 +141,15 @@ class ImportConfig:
             )
         if self.by is None:
             idle = next((name for name in ("code", "time", "within") if getattr(self, name) is not None), None)
-            idle = "count_events" if idle is None and self.count_events else idle
+            idle = "counting" if idle is None and self.counting != "persons" else idle
             if idle is not None:
                 raise ConfigError(f"{idle} is for events: pass by, the field of the persons", argument=(idle, "by"))
         elif self.code is None or self.fields is not None:
             raise ConfigError("events have by, code and time instead of fields: pass code", argument="code")
         elif (self.time is None) != (self.within is None):
             raise ConfigError("time and within need each other: pass both, or none", argument=("time", "within"))
+        elif self.counting == "windows" and self.within is None:
+            raise ConfigError("windows need times: pass time and within", argument=("counting", "time", "within"))
         try:
             (self.comment or "").encode()
         except UnicodeEncodeError:

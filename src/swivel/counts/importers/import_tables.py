@@ -130,24 +130,35 @@ def read_mapping(counts: Mapping[Any, Any], context: ImportContext) -> Iterator[
 
 
 def read_iterable(triples: Iterable[Any], context: ImportContext) -> Iterator[ImportChunk]:
-    """Yield the cells of an iterable of (row, column, count) or (row, column)."""
+    """Yield the cells of an iterable of (row, column, count) or (row, column), such as the result of a query."""
+    # The names of the fields, as cursors of databases (DB-API) and results of SQLAlchemy have them.
+    names = [str(column[0]) for column in getattr(triples, "description", None) or ()]
+    if not names and hasattr(triples, "keys"):
+        names = list(map(str, triples.keys()))
     items = iter(triples)
     begin = 0
 
     while batch := list(itertools.islice(items, _ROWS)):
         place = number_places("the triples", "item", begin)
-        width = len(batch[0]) if isinstance(batch[0], (tuple, list)) else 0
+        width = len(batch[0]) if _is_record(batch[0]) else 0
         is_wrong = width not in (2, 3) and not (width and context.config.by)
 
         for index, item in enumerate(batch):
-            if not isinstance(item, (tuple, list)) or len(item) != width or is_wrong:
+            if not _is_record(item) or len(item) != width or is_wrong:
                 raise CountsError(f"{place(index)}: expected a row, a column and a count, got {show(item)}")
 
         arrays = [_as_array(values) for values in zip(*batch, strict=True)]
         if context.config.by:
-            arrays = [arrays[pick] for pick in pick_fields(context.config, None, width, "the events")]
+            arrays = [arrays[pick] for pick in pick_fields(context.config, names or None, width, "the events")]
         yield _make_chunk(context, arrays, place)
         begin += len(batch)
+
+
+def _is_record(item: Any) -> bool:
+    """Return whether an item is a tuple, a list, or a row of a database, which may be of another type."""
+    if isinstance(item, (tuple, list)):
+        return True
+    return hasattr(item, "__getitem__") and hasattr(item, "__len__") and not isinstance(item, (str, bytes, Mapping))
 
 
 def _as_array(values: tuple[Any, ...]) -> NDArray[Any]:
