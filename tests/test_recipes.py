@@ -546,6 +546,8 @@ def test_little_text_has_more_weight_decay() -> None:
     assert decay(swivel.import_counts(np.ones((1_000, 1_000)))) == 5e-5
     trained = swivel.train(matrix, dim=4, epochs=1)
     assert resolve_configs(matrix, "default", {}, trained)[0].weight_decay == 5e-5
+    for vectors in (trained, swivel.run(text, window=2, dim=4, epochs=1)):
+        assert vectors.settings["train"]["weight_decay"] == 2.5e-4
 
 
 @pytest.mark.parametrize("name", TABLES)
