@@ -34,7 +34,6 @@ from swivel.vectors import Vectors, VectorTable
 from swivel.vectors.search import scale_to_unit
 
 TOP = 10
-MAX_PAIRS = 100_000  # of items, which item2vec reads in each epoch
 
 Floats = NDArray[np.float32]
 Settings = dict[str, Any]
@@ -50,6 +49,7 @@ class Counts:
     own_sums: NDArray[np.float64]
     labels: Sequence[str]
     is_suppressed: bool
+    baskets: Sequence[NDArray[np.intp]] = ()  # the numbers of their items, for item2vec
 
     def sums(self, has_own: bool) -> NDArray[np.float64]:
         """Return the sums of all counts, or of these cells."""
@@ -102,31 +102,22 @@ def fit_glove(counts: Counts, dim: int) -> Callable[..., Floats]:
 
 
 def fit_item2vec(counts: Counts, dim: int) -> Callable[..., Floats]:
-    """Return the function that fits skip-grams of pairs that are drawn in proportion to their counts."""
+    """Return the function that fits skip-grams of the items of each basket, in a new random order in every epoch."""
     from gensim.models import Word2Vec
 
-    upper = scipy.sparse.coo_array(scipy.sparse.triu(counts.cells))
-    names = np.array(list(map(str, range(len(counts.labels)))), object)
-
-    class Pairs:
-        """Two items per sentence, others in every epoch."""
+    class Baskets:
+        """Lists of the numbers of items, as texts."""
 
         def __init__(self) -> None:
             self.rng = np.random.default_rng(1)
 
         def __iter__(self) -> Iterator[list[str]]:
-            size = min(int(upper.data.sum()), MAX_PAIRS)
-            drawn = self.rng.choice(upper.data.size, size, p=upper.data / upper.data.sum())
-            rows, columns = (names[ids[drawn]] for ids in upper.coords)
-            yield from map(list, zip(rows.tolist(), columns.tolist(), strict=True))
+            return (list(map(str, self.rng.permutation(basket))) for basket in counts.baskets)
 
     def fit(power: float, epochs: int, learning_rate: float) -> Floats:
-        settings: Settings = {"vector_size": dim, "sg": 1, "window": 1, "sample": 0, "min_count": 1, "workers": 1}
-        model = Word2Vec(**settings, ns_exponent=power, epochs=epochs, alpha=learning_rate, seed=1)
-        sums = np.maximum(counts.sums(has_own=False), 1).astype(int)
-        model.build_vocab_from_freq(dict(zip(names, sums, strict=True)))
-        model.train(Pairs(), total_examples=min(int(upper.data.sum()), MAX_PAIRS), epochs=epochs)
-        return np.asarray(model.wv[names.tolist()])
+        settings: Settings = {"vector_size": dim, "sg": 1, "window": 1_000, "sample": 0, "min_count": 1, "workers": 1}
+        model = Word2Vec(Baskets(), **settings, ns_exponent=power, epochs=epochs, alpha=learning_rate, seed=1)
+        return np.asarray(model.wv[list(map(str, range(len(counts.labels))))])
 
     return fit
 
@@ -142,7 +133,7 @@ def fit_swivel(counts: Counts, dim: int) -> Callable[..., Floats]:
     return fit
 
 
-def list_trials(is_suppressed: bool) -> dict[str, tuple[Any, list[Settings]]]:
+def list_trials(is_suppressed: bool, has_baskets: bool) -> dict[str, tuple[Any, list[Settings]]]:
     """Return what fits each method, and the settings that are tried, eight of each; the first of Swivel is untuned."""
 
     def combine(**axes: Sequence[Any]) -> list[Settings]:
@@ -157,7 +148,8 @@ def list_trials(is_suppressed: bool) -> dict[str, tuple[Any, list[Settings]]]:
         axes = {"confidence_power": (0.5, 0.25), "weight_decay": (1e-4, 1e-3), "combine": ("sum", "parts")}
         methods["Swivel"] = fit_swivel, combine(**axes)
     methods["GloVe"] = fit_glove, combine(own=(False, True), x_max=(10, 100), epochs=(15, 50))
-    methods["item2vec"] = fit_item2vec, combine(power=(0.75, 0.0), learning_rate=(0.025, 0.05), epochs=(10, 3))
+    if has_baskets:
+        methods["item2vec"] = fit_item2vec, combine(power=(0.75, 0.0), learning_rate=(0.1, 0.3), epochs=(40, 160))
     return methods
 
 
@@ -211,7 +203,9 @@ def count_baskets(file: str, is_swapped: bool) -> tuple[Counts, Measure]:
             ranks.append(1 + np.count_nonzero(scores > scores[query[0]]))
         return [float(np.mean(1 / np.array(ranks))), float(np.mean(np.array(ranks) <= TOP))]
 
-    return Counts(cells, cells.sum(axis=1), labels, False), measure
+    kept = scipy.sparse.csr_array(known[:, has_counts])
+    trained = [basket for basket in np.split(kept.indices, kept.indptr[1:-1]) if basket.size > 1]
+    return Counts(cells, cells.sum(axis=1), labels, False, trained), measure
 
 
 def main() -> None:
@@ -239,7 +233,7 @@ def main() -> None:
         for each in (full, few):
             shares = each.cells.nnz / len(each.labels) ** 2, each.cells.sum() / full.cells.sum()
             print(f"{len(each.labels):,} items, {shares[0]:.1%} of the cells, {shares[1]:.1%} of the counts")  # noqa: T201
-            for name, (prepare, trials) in list_trials(each.is_suppressed).items():
+            for name, (prepare, trials) in list_trials(each.is_suppressed, bool(each.baskets)).items():
                 title = f"{'suppressed' if each.is_suppressed else 'all'} {name}"
                 if any(part in title for part in arguments.only):
                     tune(title, prepare(each, arguments.dim), trials[: arguments.trials], measure)

@@ -14,7 +14,7 @@ from swivel.errors import StorageError
 from swivel.pipeline.count import count_texts, file_of, list_tokens
 from swivel.pipeline.report_job import REPORT, timed_options
 from swivel.pipeline.settings import resolve_counting, resolve_training
-from swivel.pipeline.train import resolve_configs, train_vectors
+from swivel.pipeline.train import adapt_to_text, train_vectors
 from swivel.runtime.options import RunOptions, check_names, make_options
 from swivel.runtime.resources import check_libraries
 from swivel.storage.lock import hold_folder
@@ -61,7 +61,7 @@ def run(
 
     check_libraries("training", needs_torch=True)
     start = None if init is None else as_vectors(init)
-    resolve_training(recipe, settings, start)
+    config, vectors_config = resolve_training(recipe, settings, start)
 
     # All that can be wrong with settings and files is reported before the text is read.
     texts = find_texts(texts, path)
@@ -75,6 +75,6 @@ def run(
     options = timed_options(path, options)
     with contextlib.nullcontext() if path is None else hold_folder(path):
         matrix = count_texts(texts, path and path / "matrix", counting, word_list, options, vocabulary_file=None)
-        # Some settings follow from the counts.
-        training = resolve_configs(matrix, recipe, settings, start)
-        return train_vectors(matrix, path and path / "vectors", *training, options, folder=path, init=start)
+        config = adapt_to_text(matrix, recipe, config, settings, start)
+        result = path and path / "vectors"
+        return train_vectors(matrix, result, config, vectors_config, options, folder=path, init=start)

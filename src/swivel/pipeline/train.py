@@ -261,12 +261,10 @@ def resolve_configs(
     # The sample of zeros suits counts of which 1 % are observed; at 13 % it is too small (experiments/suppressed.md).
     if recipe == "graph" and matrix.cell_count > MAX_GRAPH_DENSITY * matrix.shape[0] * matrix.shape[1]:
         settings.setdefault("zeros", "all")
-    # Other vectors, from which training starts, must not be moved by a small text more than by a large one.
-    if recipe == "default" and "corpus" in matrix.config and len(matrix.rows) >= MIN_WORDS and init is None:
-        settings.setdefault("weight_decay", choose_text_decay(int(matrix.rows.counts.sum())))
     # Only for tables do other settings follow from the counts.
     if recipe != "table":
-        return resolve_training(recipe, settings, init)
+        config, vectors_config = resolve_training(recipe, settings, init)
+        return adapt_to_text(matrix, recipe, config, settings, init), vectors_config
 
     from swivel.training.table_settings import choose_learning_rate, choose_table_settings, choose_weight_decay
 
@@ -277,6 +275,17 @@ def resolve_configs(
     if "weight_decay" not in settings:
         config = dataclasses.replace(config, weight_decay=choose_weight_decay(trained_on, config))
     return config, vectors_config
+
+
+def adapt_to_text(
+    matrix: Matrix, recipe: str, config: TrainConfig, settings: Mapping[str, Any], init: Vectors | None
+) -> TrainConfig:
+    """Return the settings with the weight decay that follows from the length of a text, if it is not given."""
+    # Other vectors, from which training starts, must not be moved by a small text more than by a large one.
+    is_text = recipe == "default" and "corpus" in matrix.config and len(matrix.rows) >= MIN_WORDS
+    if not is_text or init is not None or settings.get("weight_decay") is not None:
+        return config
+    return dataclasses.replace(config, weight_decay=choose_text_decay(int(matrix.rows.counts.sum())))
 
 
 def choose_text_decay(tokens: int) -> float:
